@@ -23,11 +23,11 @@ CREATE.name = "flink_agents.runtime.flink.environment:create_environment"
 DESCRIBED_BY["pyflink"].name = "flink_agents.runtime.flink.values.row_outputs:described_row"
 
 PROVIDERS.built_in.update(
-    tool="flink_agents.plan.binding.resources:ToolProvider",
-    prompt="flink_agents.plan.binding.resources:PromptProvider",
+    tool="flink_agents.plan.binding.loaded:ToolProvider",
+    prompt="flink_agents.plan.binding.loaded:PromptProvider",
     chat_model="flink_agents.models.chat.provider:ChatModelProvider",
     chat_model_connection="flink_agents.models.chat.provider:ConnectionProvider",
-    client="flink_agents.plan.binding.resources:ClientProvider",
+    client="flink_agents.plan.binding.loaded:ClientProvider",
     embedding_model="flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
     skills="flink_agents.models.tools.skills.provider:SkillsProvider",
     vector_store="flink_agents.models.retrieval.resources:VectorStoreProvider",

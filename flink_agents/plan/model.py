@@ -6,6 +6,9 @@ running agent from it (see ``binding``); recovery compares its fingerprint.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import (
@@ -19,9 +22,64 @@ from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.api.common.policies import RetryPolicy, RetryTimes
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef, ResourceType
-from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
-from flink_agents.plan.fingerprint import fingerprint, recovery_parts
+from flink_agents.api.settings import AgentSettings, PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.references import Frozen, FunctionRef, import_named
+
+_UNCOVERED = AgentSettings.model_fields.keys() - {"on_error", "on_unhandled"}
+"""The settings of an agent that recovery does not depend on."""
+
+
+def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a plan's JSON that recovery depends on, by name.
+
+    These are: format version, agent name and class, configuration, context class, side outputs, output type,
+    policies; of each action its name, triggers, function, conditions, policy and configuration; the classes
+    of the events that trigger actions; of each resource its name, type, function and descriptor.
+
+    Left out is everything that you can change freely: the position and the body of code, source texts,
+    ``def`` or ``async def``, ``on_suspend``, retries, timeouts and limits, emitted events, the wording of
+    prompts, descriptions and schemas of tools, and any order (of actions, triggers, resources, mapping keys).
+    """
+    triggers = {
+        kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
+    }
+    return {
+        **{name: value for name, value in plan.items() if name not in _UNCOVERED},
+        "events": {
+            event["type"]: _reference(event["event_class"])
+            for event in plan["events"]
+            if event["type"] in triggers
+        },
+        "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
+        "resources": {
+            f"{resource['type']}:{resource['name']}": {
+                name: resource[name] for name in ("function", "descriptor")
+            }
+            for resource in plan["resources"]
+        },
+    }
+
+
+def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of an action's JSON that recovery depends on, by name."""
+    when = action["when"]
+    approved = action["needs_approval"]
+    return {
+        # Only if there is one: adding the setting to other actions changes nothing for them.
+        **({"needs_approval": approved} if approved else {}),
+        "trigger_classes": sorted(action["trigger_classes"]),
+        "trigger_types": sorted(action["trigger_types"]),
+        "function": _reference(action["function"]),
+        "when": None if when is None else _reference(when["function"]),
+        "on_error": action["on_error"],
+        "config": action["config"],
+    }
+
+
+def _reference(reference: Mapping[str, str] | None) -> str | None:
+    """Return a function reference in a plan's JSON as ``module:qualname``; None for None."""
+    return None if reference is None else f"{reference['module']}:{reference['qualname']}"
+
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
@@ -67,17 +125,23 @@ class RetryPlan(RetryTimes):
             FunctionReferenceError: One cannot be imported, or is not an exception.
         """
         times = {name: getattr(self, name) for name in RetryTimes.model_fields}
-        retry_on = None if self.retry_on is None else tuple(map(_exception, self.retry_on))
+        retry_on = None if self.retry_on is None else tuple(map(_import_exception, self.retry_on))
         return RetryPolicy(
-            **times, retry_on=retry_on, non_retryable=tuple(map(_exception, self.non_retryable))
+            **times, retry_on=retry_on, non_retryable=tuple(map(_import_exception, self.non_retryable))
         )
 
 
 def _name_of(error: type[BaseException]) -> str:
+    """Return an exception class as ``module:qualname``."""
     return str(FunctionRef.from_object(error))
 
 
-def _exception(name: str) -> type[BaseException]:
+def _import_exception(name: str) -> type[BaseException]:
+    """Import an exception class.
+
+    Raises:
+        FunctionReferenceError: The name is not that of an exception.
+    """
     exception = import_named(name)
     if not (isinstance(exception, type) and issubclass(exception, BaseException)):
         raise FunctionReferenceError(
@@ -107,7 +171,7 @@ class ConditionPlan(Frozen):
     """The condition of an action.
 
     Attributes:
-        function: Its name.
+        function: The name of its function.
         text: Its source if it is a lambda, for display.
     """
 
@@ -119,15 +183,20 @@ class ConditionPlan(Frozen):
 
 
 class Named(Frozen):
-    """A part of a plan with a name that is unique among parts of its kind."""
+    """A part of a plan.
+
+    Attributes:
+        name: Its name, unique among parts of its kind.
+    """
 
     name: str
 
     @field_validator("needs_approval", mode="before", check_fields=False)
     @classmethod
-    def _name_function(cls, value: Any) -> Any:
-        """Return the name of the function that decides about approvals."""
-        return str(FunctionRef.from_object(value)) if callable(value) else value
+    def _name_function(cls, needs_approval: Any) -> Any:
+        """Return the name of a function that decides about approvals; a bool or a name as it is."""
+        is_function = callable(needs_approval)
+        return str(FunctionRef.from_object(needs_approval)) if is_function else needs_approval
 
 
 class ActionPlan(PlainSettings, Named):
@@ -136,11 +205,11 @@ class ActionPlan(PlainSettings, Named):
     Attributes:
         trigger_classes: Type strings of the event classes that trigger it, subclasses included.
         trigger_types: Type strings that trigger it by name: only events of exactly that type match.
-        function: Its code.
+        function: The name of its function.
         kind: How the function belongs to the agent.
         is_async: True if it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
-        config: The value of ``ctx.action_config``; JSON.
+        config: The value of ``ctx.action_config``, as JSON values by name.
         emits: Type strings of the events that its code names or ``emits=`` declares, sorted.
         tags: Tags of the side outputs that its code names, sorted.
         retry: Its retry policy; None for the agent's.
@@ -243,6 +312,7 @@ class AgentPlan(PlainAgentSettings, Frozen):
 
     @model_validator(mode="after")
     def _check_names(self) -> AgentPlan:
+        """Check that names are unique, and that references, triggers and functions are there."""
         event_types = {event.type for event in self.events if event.event_class is not None}
         actions: set[str] = set()
         for action in self.actions:
@@ -320,9 +390,10 @@ class AgentPlan(PlainAgentSettings, Frozen):
     def fingerprint(self) -> str:
         """64 hexadecimal digits; if two plans have the same, one can continue the work of the other.
 
-        The module ``fingerprint`` describes what it covers.
+        It covers the parts that the function :func:`recovery_parts` lists.
         """
-        return fingerprint(self.recovery_parts())
+        covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(covered.encode("ascii")).hexdigest()
 
     def recovery_parts(self) -> dict[str, Any]:
         """Return the parts that :attr:`fingerprint` covers, as JSON by name: compare two to see a change."""

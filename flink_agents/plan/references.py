@@ -142,6 +142,7 @@ def type_from_text(text: str) -> Any:
 
 
 def _resolve(name: str) -> Any:
+    """Import a class for :func:`read_type`, which knows the built-in types itself."""
     if ":" not in name:
         raise UnreadableTypeError(f"there is no built-in type {name!r}")
     return import_named(name)

@@ -17,6 +17,7 @@ OUTPUT = f"event:{OutputEvent.EVENT_TYPE}"
 DEAD_LETTERS = f"side:{DEAD_LETTER_TAG}"
 
 _SHAPES = {"event": ("([", "])"), "action": ("[", "]"), "side": ("[/", "/]")}
+"""The brackets of Mermaid for each kind of node: rounded, a box, slanted."""
 
 _TITLES = {InputEvent.EVENT_TYPE: "InputEvent", OutputEvent.EVENT_TYPE: "OutputEvent"}
 
@@ -27,8 +28,8 @@ class Node:
 
     Attributes:
         id: Its id, unique in the graph.
-        kind: The kind of the node.
-        title: Its name.
+        kind: "event", "action" or "side", for a side output.
+        title: Its displayed name.
         notes: Further facts, one line each.
     """
 
@@ -40,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Flow:
-    """A graph.
+    """A plan as a graph.
 
     Attributes:
         nodes: Nodes by id; each action comes after its triggers.
@@ -155,6 +156,7 @@ def to_text(plan: AgentPlan) -> str:
 
 
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines of a section: a blank one, its title, and its rows in two columns."""
     rows = [(one_line(name), one_line(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     yield ""
@@ -164,6 +166,7 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _describe_action(action: ActionPlan, plan: AgentPlan) -> str:
+    """Return triggers, events and notes of an action as one line."""
     triggers = ", ".join(map(event_title, action.triggers))
     outputs = [*map(event_title, action.emits), *map(side_title, side_outputs_of(action, plan))]
     emitted = ", ".join(outputs) or "nothing"
@@ -172,6 +175,7 @@ def _describe_action(action: ActionPlan, plan: AgentPlan) -> str:
 
 
 def _describe_resource(resource: ResourcePlan) -> str:
+    """Return a resource as one line: arguments of a tool, variables of a prompt, or class and references."""
     if resource.parameters is not None:
         arguments = ", ".join(resource.parameters.get("properties", {}))
         limits = "; ".join(resource.texts())
@@ -237,9 +241,10 @@ def _uses(
 
 
 def _mermaid_shape(node: Node) -> str:
+    """Return a node in the syntax of Mermaid, with its notes below its title."""
     text = "<br/>".join(map(_mermaid_text, (node.title, *node.notes)))
-    left_bracket, right = _SHAPES[node.kind]
-    return f'{left_bracket}"{text}"{right}'
+    left_bracket, right_bracket = _SHAPES[node.kind]
+    return f'{left_bracket}"{text}"{right_bracket}'
 
 
 def _mermaid_text(text: str) -> str:

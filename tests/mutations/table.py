@@ -18,13 +18,13 @@ from tests.mutations.mutation import mutation
 # -- numbers, order and rest ---------------------------------------------------------------------
 
 
-@mutation("flat-numbers", "runtime.execution.outcomes.delivery:Delivery.task_path")
+@mutation("flat-numbers", "runtime.execution.calls.delivery:Delivery.task_path")
 def flat_numbers(before: Any) -> Any:
     """Calls are numbered in the order in which the action comes to them, and replayed by number.
 
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
-    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.calls.delivery").Delivery
     delivery.resolve = delivered_at_once(delivery.resolve)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
@@ -44,10 +44,10 @@ def reads_unrecorded(before: Any) -> Any:
     return finish
 
 
-@mutation("delivered-at-once", "runtime.execution.outcomes.delivery:Delivery.resolve")
+@mutation("delivered-at-once", "runtime.execution.calls.delivery:Delivery.resolve")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
-    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.calls.delivery").Delivery
     end = delivery.end
 
     def at_once(self: Any) -> None:
@@ -70,7 +70,7 @@ def delivered_at_once(before: Any) -> Any:
     return settle
 
 
-@mutation("several-in-one-turn", "runtime.execution.outcomes.delivery:Delivery._deliver_new")
+@mutation("several-in-one-turn", "runtime.execution.calls.delivery:Delivery._deliver_new")
 def several_in_one_turn(before: Any) -> Any:
     """All outcomes that are there are delivered in one turn of the loop."""
 
@@ -94,7 +94,7 @@ def timers_not_recorded(before: Any) -> Any:
     return asyncio.SelectorEventLoop.call_at
 
 
-@mutation("failure-before-earlier-success", "runtime.execution.outcomes.delivery:Delivery.end")
+@mutation("failure-before-earlier-success", "runtime.execution.calls.delivery:Delivery.end")
 def failure_before_earlier_success(before: Any) -> Any:
     """A failure is seen at once, a success that came before it only when it is recorded."""
 
@@ -114,7 +114,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
-@mutation("tasks-by-address", "runtime.execution.outcomes.pending:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.calls.pending:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__

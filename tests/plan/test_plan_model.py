@@ -22,9 +22,9 @@ from flink_agents import Agent, InputEvent, Prompt, ResourceDescriptor
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.errors.base import code_line
 from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent
-from flink_agents.plan.files import schema
 from flink_agents.plan.model import FORMAT_VERSION
 from flink_agents.plan.references import FunctionRef, type_from_text, type_text
+from tests import schemas
 from tests.suite.tables import each_case
 
 T = TypeVar("T")
@@ -292,29 +292,29 @@ def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
 
 @each_case("name", ["agents.schema.json", "plan.schema.json"])
 def test_published_schemas_are_those_of_the_models(name: str) -> None:
-    published = (schema.FOLDER / name).read_text(encoding="utf-8")
-    assert published == schema.schemas()[name], "run python -m flink_agents.plan.files.schema"
+    published = (schemas.FOLDER / name).read_text(encoding="utf-8")
+    assert published == schemas.schemas()[name], "run python -m tests.schemas"
 
 
 def test_schemas_are_written_where_they_are_published(tmp_path: Path) -> None:
-    names = [path.name for path in schema.write(tmp_path)]
+    names = [path.name for path in schemas.write(tmp_path)]
     assert names == ["agents.schema.json", "plan.schema.json"]
-    assert sorted(path.name for path in schema.FOLDER.glob("*.json")) == names
+    assert sorted(path.name for path in schemas.FOLDER.glob("*.json")) == names
 
 
 def test_schema_module_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "flink_agents.plan.files.schema", str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-m", "tests.schemas", str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["agents.schema.json", "plan.schema.json"]
-    assert [(tmp_path / name).read_text() for name in printed.split()] == list(schema.schemas().values())
+    assert [(tmp_path / name).read_text() for name in printed.split()] == list(schemas.schemas().values())
 
 
 def test_schemas_describe_every_field() -> None:
-    agents = json.loads(schema.schemas()["agents.schema.json"])
+    agents = json.loads(schemas.schemas()["agents.schema.json"])
     assert agents["title"] == "Agents in YAML"
     entry = agents["$defs"]["ActionEntry"]
     assert entry["required"] == ["name", "triggers", "function"]
     assert entry["additionalProperties"] is False
     assert agents["$defs"]["AgentEntry"]["properties"].keys() >= {"name", "class", "configuration"}
-    plan = json.loads(schema.schemas()["plan.schema.json"])
+    plan = json.loads(schemas.schemas()["plan.schema.json"])
     assert plan["properties"].keys() == AgentPlan.model_fields.keys()

@@ -25,6 +25,11 @@ METHODS = (staticmethod, classmethod)
 PROPERTIES = (property, functools.cached_property)
 
 _INSTALLED = ("site-packages", "dist-packages")
+"""Folders of installed packages."""
+
+_MOST_WRAPPERS = 20
+"""The most wrappers of a function that are followed: they can lead in a circle."""
+
 _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -43,7 +48,7 @@ def plain_function(value: Any) -> FunctionType | None:
 def functions_of(value: Any) -> list[FunctionType]:
     """Return the Python function in ``value`` behind its wrappers, outermost first."""
     functions: list[FunctionType] = []
-    for _ in range(20):
+    for _ in range(_MOST_WRAPPERS):
         if isinstance(value, FunctionType):
             functions.append(value)
             value = getattr(value, "__wrapped__", None)
@@ -70,11 +75,19 @@ def holder_of(value: Any) -> tuple[Any, ...]:
 
 
 def with_partial(value: Any, call: Mapping[int | str, Any]) -> dict[int | str, Any]:
-    """Return the arguments of a call of ``value``, with those that a partial adds to them."""
+    """Return the arguments of a call of ``value``, with those that a partial adds to them.
+
+    Args:
+        value: The function, or a partial of it.
+        call: The arguments of the call, by position or name.
+    """
     arguments = dict(call)
     while isinstance(value, functools.partial):
-        first = len(value.args)
-        moved = {name + first if isinstance(name, int) else name: known for name, known in arguments.items()}
+        count = len(value.args)
+        moved = {
+            place + count if isinstance(place, int) else place: argument
+            for place, argument in arguments.items()
+        }
         arguments = {**value.keywords, **dict(enumerate(value.args)), **moved}
         value = value.func
     return arguments
@@ -102,12 +115,12 @@ def annotation_of(function: Callable[..., Any], name: str) -> Any:
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Return True if ``function`` is a generator."""
+    """Return True if ``function``, behind its wrappers, is a ``def`` function with ``yield``."""
     return inspect.isgeneratorfunction(called(function))
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:
-    """Return True if ``function`` is an asynchronous generator."""
+    """Return True if ``function``, behind its wrappers, is an ``async def`` function with ``yield``."""
     return inspect.isasyncgenfunction(called(function))
 
 
@@ -170,6 +183,7 @@ def node_of(function: FunctionType) -> AnyFunction | None:
 
 
 def _has_code(node: ast.Lambda, code: CodeType) -> bool:
+    """Return True if a lambda compiles to the same code: others may be in the same line."""
     compiled = compile(ast.Expression(node), "", "eval").co_consts[0]
     facts = attrgetter("co_code", "co_names", "co_consts", "co_varnames")
     return facts(compiled) == facts(code)
@@ -189,15 +203,18 @@ def functions_in(source: str) -> dict[int, list[AnyFunction]]:
 
 
 def _first_line(node: AnyFunction) -> int:
+    """Return the line of the first decorator, where Python says that the function starts."""
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
     return min(part.lineno for part in (node, *decorators))
 
 
 def _name(node: AnyFunction) -> str:
+    """Return the name that the code object of a function has."""
     return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
 def _parameters(node: AnyFunction) -> tuple[str, ...]:
+    """Return the parameters of a function, without ``*args`` and ``**kwargs``."""
     arguments = node.args
     return tuple(part.arg for part in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 

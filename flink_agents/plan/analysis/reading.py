@@ -54,6 +54,7 @@ from flink_agents.plan.analysis.values import (
 
 _MAX_FUNCTIONS = 500
 _MAX_DEPTH = 20
+"""The most functions that are read for an action, and the most calls inside each other."""
 
 _INSPECTED: dict[str, slice] = {
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "getattr"), slice(1, None)),
@@ -80,7 +81,6 @@ _SENDS = _DURABLE | {"send_event"}
 
 _ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced"})
 """Context methods that call another agent, their first argument."""
-
 
 _REQUESTS = {
     "chat": "chat_model",
@@ -123,7 +123,7 @@ class EmittedEvents:
     opaque: bool = False
 
     def update(self, other_events: EmittedEvents) -> None:
-        """Add the events that ``other_events`` has."""
+        """Add events and strings of ``other_events``; the result is opaque if either is."""
         self.events |= other_events.events
         self.texts |= other_events.texts
         self.opaque |= other_events.opaque
@@ -216,7 +216,7 @@ class _Reader:
 
     @contextmanager
     def inspecting(self, inspects: bool) -> Iterator[None]:
-        """Inside the block, names are only inspected, or not."""
+        """Return a context manager: inside, names are only inspected if ``inspects`` is True."""
         previous = self.inspects
         self.inspects = inspects
         yield
@@ -289,7 +289,7 @@ class _Reader:
 
 
 class _Visitor(ast.NodeVisitor):
-    """Takes the values that the code of a function mentions."""
+    """Reports the values that the code of a function mentions to its reader."""
 
     def __init__(self, reader: _Reader, frame: Frame, is_action: bool) -> None:
         self._reader = reader
@@ -305,7 +305,7 @@ class _Visitor(ast.NodeVisitor):
         self._visit_all([ast.Return(node.body)] if isinstance(node, ast.Lambda) else node.body)
 
     def visit(self, node: ast.AST) -> None:
-        """Visit a node. Code that may be skipped on purpose is not certain, and the code after it neither."""
+        """Visit a node. Code that conditions may skip is not certain to run, nor is code after it."""
         was_certain = self._is_certain
         conditions = conditions_of(node)
         depends_on_event = conditions is not None and all(map(self._frame.is_event_data, conditions))
@@ -480,6 +480,7 @@ class _Visitor(ast.NodeVisitor):
     visit_Yield: Any = visit_Return
 
     def _note_returned(self, node: ast.expr | None) -> None:
+        """Record the events in an expression that the action returns or yields."""
         if isinstance(node, ast.List | ast.Tuple):
             for member in node.elts:
                 self._note_returned(member)

@@ -54,7 +54,7 @@ class NamedResource(NamedTuple):
     """A resource that an action requests.
 
     Attributes:
-        kind: Its kind.
+        kind: Its kind, such as ``chat_model``.
         name: Its name.
         place: Its place in the author's code.
     """
@@ -65,7 +65,13 @@ class NamedResource(NamedTuple):
 
 
 def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, Any] | None) -> dict[str, Any]:
-    """Return the arguments of a function whose values are known, by their names."""
+    """Return the arguments of a function whose values are known, by their names.
+
+    Args:
+        function: The function.
+        holder: The object or class that has it; None for a function of a module.
+        call: Arguments of the call, by position or name; None for an action, whose second one is the context.
+    """
     code = function.__code__
     named = code.co_argcount + code.co_kwonlyargcount
     names = list(code.co_varnames[:named])
@@ -76,23 +82,34 @@ def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, A
         arguments[names.pop(0)] = holder
     positional = len(names) - code.co_kwonlyargcount
     for number, name in enumerate(names):
-        position = number if number < positional else name
-        argument = number == 1 and CONTEXT if call is None else call.get(position, call.get(name, UNKNOWN))
-        kind: Any = function.__annotations__.get(name)
-        kind = function.__globals__.get(kind) if isinstance(kind, str) else kind
-        kind = kind if isinstance(kind, type) else object
+        if call is None:
+            # An action gets the event, and then the context.
+            argument = CONTEXT if number == 1 else UNKNOWN
+        else:
+            position = number if number < positional else name
+            argument = call.get(position, call.get(name, UNKNOWN))
+        kind = _annotated_class(function, name)
         if argument is CONTEXT or name == "ctx" or issubclass(kind, RunnerContext):
             arguments[name] = CONTEXT
-        elif call is not None and argument is not UNKNOWN:
+        elif argument is not UNKNOWN:
             arguments[name] = argument
         elif issubclass(kind, Event):
             arguments[name] = Instance(kind)
-    others = {*(call or {})} - {*names, *range(positional)}
-    if any((call or {})[position] is CONTEXT for position in others):
+    passed = dict(call or {})
+    others = passed.keys() - {*names, *range(positional)}
+    if any(passed[place] is CONTEXT for place in others):
         # It is in *args or **kwargs.
         variadic = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
         arguments.update(dict.fromkeys(code.co_varnames[named : named + variadic], CONTEXT))
     return arguments
+
+
+def _annotated_class(function: FunctionType, name: str) -> type:
+    """Return the class in the annotation of a parameter; ``object`` if it has none, or another annotation."""
+    annotation: Any = function.__annotations__.get(name)
+    if isinstance(annotation, str):
+        annotation = function.__globals__.get(annotation)
+    return annotation if isinstance(annotation, type) else object
 
 
 class Frame:
@@ -100,7 +117,7 @@ class Frame:
 
     Args:
         function: The function.
-        node: Its syntax tree.
+        node: The syntax tree of the function.
         arguments: Its arguments whose values are known.
         context_class: The class of the context.
 
@@ -135,7 +152,7 @@ class Frame:
 
     def value(self, node: ast.AST) -> Any:
         """Return the value of an expression: of a new object its class, of an item the whole collection."""
-        value = self._evaluated(node)
+        value = self._evaluate(node)
         named = value.function if isinstance(value, Member) else value
         items = [*named.values()] if isinstance(named, dict) else named
         for item in items if isinstance(items, COLLECTIONS) else [named]:
@@ -143,7 +160,8 @@ class Frame:
                 self.library_steps.add(getattr(item, "name", None) or getattr(item, "__name__", "agent"))
         return value
 
-    def _evaluated(self, node: ast.AST) -> Any:
+    def _evaluate(self, node: ast.AST) -> Any:
+        """Return the value of an expression; see :meth:`value`."""
         if isinstance(node, ast.Name):
             return self._value_of(node.id)
         if isinstance(node, ast.Attribute):
@@ -156,6 +174,7 @@ class Frame:
         return UNKNOWN
 
     def _value_of(self, name: str) -> Any:
+        """Return the value of a name: argument, import, variable assigned once, or name of an outer scope."""
         if name in self._arguments:
             return self._arguments[name]
         if name in self._imports:
@@ -194,6 +213,7 @@ class Frame:
         return f"{file}:{node.lineno} in {self._function.__qualname__}"
 
     def _attribute(self, node: ast.Attribute) -> Any:
+        """Return the value of an attribute, without running descriptors; a method comes with its object."""
         if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) == "super":
             holder = next(iter(self._arguments.values()), None)
             kind = holder if isinstance(holder, type) else type(holder)
@@ -234,6 +254,7 @@ def _imported(
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds, except by imports."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):

@@ -11,6 +11,8 @@ from functools import partial, update_wrapper
 from types import FunctionType
 from typing import Any, cast
 
+from typing_extensions import override
+
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.logs import bounded_logger
@@ -25,7 +27,14 @@ from flink_agents.api.errors import (
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event, lineage_of_sent, stamp
 from flink_agents.api.events.approvals import ApprovalDeniedEvent, arguments_of, changed_event
-from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
+from flink_agents.api.resources import (
+    RESOURCE_PROVIDERS,
+    ChatMessage,
+    Prompt,
+    ResourceType,
+    Tool,
+    check_resource_type,
+)
 from flink_agents.api.resources.providers import DeclaredResource, NamedCode, ResourceProvider, provider_of
 from flink_agents.api.settings import ActionSettings
 from flink_agents.api.settings.options import Configuration
@@ -134,7 +143,7 @@ class LoadedAgent:
         self._resources: dict[ResourceKey, Any] = {}
 
     def leave_thread(self) -> None:
-        """Let no ``def`` action start on Flink's thread that makes durable steps, or may make some.
+        """Mark ``def`` actions that make durable steps, or may: none of them starts on Flink's task thread.
 
         It could not end there, and its code up to the first step would run twice.
         """
@@ -158,16 +167,17 @@ class LoadedAgent:
         }
 
     def _bind_action(self, action: ActionPlan) -> BoundAction:
+        """Return an action with its code bound to the agent, and asking for an approval if it needs one."""
         code = self._action_code(action)
         function = code.function
         settings = code.settings
         is_async = has_async_code(function)
-        waits = settings.blocking or any((settings.timeout, settings.max_concurrency, settings.rate_limit))
+        may_wait = settings.blocking or any((settings.timeout, settings.max_concurrency, settings.rate_limit))
         call = _bound(function, action.kind, self.instance)
         if settings.needs_approval:
             denied = ApprovalDeniedEvent.EVENT_TYPE
-            tells = any(denied in other_action.triggers for other_action in self.plan.actions)
-            call = _with_approval(action.name, call, settings, tells)
+            reports_denial = any(denied in other_action.triggers for other_action in self.plan.actions)
+            call = _with_approval(action.name, call, settings, reports_denial)
         return BoundAction(
             name=action.name,
             call=call,
@@ -180,10 +190,15 @@ class LoadedAgent:
             config=dict(action.config),
             where=_where(function, type(self.instance)),
             function=function,
-            off_thread=waits and not is_async,
+            off_thread=may_wait and not is_async,
         )
 
     def _action_code(self, action: ActionPlan) -> ActionCode:
+        """Return the code of an action.
+
+        Raises:
+            FunctionReferenceError: The code is of another agent than the plan.
+        """
         if action.name not in self._code.actions:
             raise FunctionReferenceError(
                 f"the code of the agent has no action {action.name!r}",
@@ -217,6 +232,7 @@ class LoadedAgent:
         return self._resources[kind, name]
 
     def _provide(self, resource: ResourcePlan) -> Any:
+        """Create a resource of the plan, by the provider for its kind."""
         return _provider(resource).provide(self.declared(resource))
 
     async def close_resources(self, seconds: float) -> None:
@@ -276,7 +292,7 @@ class LoadedAgent:
                 provider.load()
 
     def declared(self, resource: ResourcePlan) -> DeclaredResource:
-        """Return a resource of the plan in the form for its provider."""
+        """Return a resource of the plan as its provider gets it: with its code, bound to the agent."""
         descriptor = resource.descriptor or DescriptorPlan()
         code = self._code.resources.get((resource.type, resource.name))
         return DeclaredResource(
@@ -310,6 +326,7 @@ class LoadedAgent:
         return self.clients[name]
 
     def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
+        """Return the error of a request for a resource that the agent does not have."""
         names = [resource.name for resource in self.plan.resources if resource.type is kind]
         elsewhere = [resource.type.value for resource in self.plan.resources if resource.name == name]
         fix = f"declare it in the agent, with @{kind.value} or add_resource"
@@ -324,6 +341,11 @@ class LoadedAgent:
 
 
 def _provider(resource: ResourcePlan) -> ResourceProvider:
+    """Return the provider of a resource.
+
+    Raises:
+        ResourceUnavailableError: No installed package has one for its kind.
+    """
     provider = provider_of(resource.type)
     if provider is None:
         raise ResourceUnavailableError(
@@ -344,6 +366,7 @@ def _where(function: Any, agent_class: type[Agent]) -> str:
 
 
 def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> Callable[..., Any]:
+    """Return a function bound to the agent if it is a method; else the function."""
     if kind != "instance":
         return function
     binder: Any = function
@@ -369,7 +392,7 @@ def _with_annotations(code: ResourceCode) -> Callable[..., Any]:
 
 
 def _with_approval(
-    name: str, call: Callable[..., Any], settings: ActionSettings, tells: bool
+    name: str, call: Callable[..., Any], settings: ActionSettings, reports_denial: bool
 ) -> Callable[..., Any]:
     """Return a function that waits for an approval, and then calls an action.
 
@@ -377,7 +400,7 @@ def _with_approval(
         name: Name of the action.
         call: The action, an ``async def`` function.
         settings: Its settings.
-        tells: True if an action of the agent takes the event that reports a denial.
+        reports_denial: True to emit an event if it is denied: an action of the agent handles that.
     """
     needed = settings.needs_approval
     seconds = settings.approval_timeout
@@ -388,16 +411,53 @@ def _with_approval(
                 f"action {name}", arguments_of(event), timeout=seconds, check=partial(changed_event, event)
             )
             if not outcome.approved:
-                return ApprovalDeniedEvent(outcome=outcome, event=event) if tells else None
+                return ApprovalDeniedEvent(outcome=outcome, event=event) if reports_denial else None
             if outcome.changed:
-                event = _changed(event, outcome.arguments)
+                event = _with_arguments(event, outcome.arguments)
         result = call(event, ctx)
         return result if inspect.isasyncgen(result) else await result
 
     return approved
 
 
-def _changed(event: Event, arguments: Mapping[str, Any]) -> Event:
+def _with_arguments(event: Event, arguments: Mapping[str, Any]) -> Event:
+    """Return an event with approved ``arguments`` in place of its fields, at the same place in the run."""
     changed = changed_event(event, arguments)
     stamp(changed, lineage_of_sent(event))
     return changed
+
+
+class ToolProvider(ResourceProvider):
+    """Provides tools: creates them from functions."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Tool:
+        assert declared.function is not None
+        options = declared.limits.options()
+        return Tool(declared.function, declared.name, declared.description, **options)
+
+
+class PromptProvider(ResourceProvider):
+    """Provides prompts, as they were declared."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Prompt | None:
+        prompt = declared.prompt
+        if prompt is None:
+            return None
+        # The plan is the user's own, but values that Pydantic reads from its JSON count as data.
+        messages = [ChatMessage(role=message.role, content=message.content) for message in prompt.messages]
+        return Prompt(messages=tuple(messages), mcp=prompt.mcp)
+
+
+class ClientProvider(ResourceProvider):
+    """Rejects requests for clients as resources: actions get them from ``ctx.client``."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Any:
+        raise ResourceUnavailableError(
+            f"the client {declared.name!r} has to be awaited",
+            expected=f"await ctx.client({declared.name!r}) in an async def action",
+            found=f"get_resource({declared.name!r}, 'client')",
+            fix="call ctx.client",
+        )

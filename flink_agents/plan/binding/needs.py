@@ -50,12 +50,15 @@ def needs_approvals(agent: LoadedAgent) -> bool:
 
 
 def called_agents(agent: LoadedAgent) -> Iterator[tuple[Agent | type[Agent], LoadedAgent | None]]:
-    """Yield the sub-agents of an agent, at any depth, each with its loaded form; None if it has none."""
-    ahead = [agent]
+    """Yield the sub-agents of an agent, at any depth.
+
+    Each comes with its loaded form; None if it cannot be loaded, for example without arguments.
+    """
+    unvisited = [agent]
     # Visited objects are kept alive, so that no other object gets the same id().
     seen: dict[int, Any] = {}
-    while ahead:
-        for called in _called_by(ahead.pop()):
+    while unvisited:
+        for called in _called_by(unvisited.pop()):
             if id(called) in seen:
                 continue
             seen[id(called)] = called
@@ -66,7 +69,7 @@ def called_agents(agent: LoadedAgent) -> Iterator[tuple[Agent | type[Agent], Loa
                 yield called, None
                 continue
             yield called, sub_agent
-            ahead.append(sub_agent)
+            unvisited.append(sub_agent)
 
 
 def _called_by(agent: LoadedAgent) -> Iterator[Agent | type[Agent]]:
@@ -79,6 +82,7 @@ def _called_by(agent: LoadedAgent) -> Iterator[Agent | type[Agent]]:
 
 
 def _members(agent: Agent | type[Agent]) -> Iterator[Any]:
+    """Yield the members of an agent's class and its bases."""
     kind = agent if isinstance(agent, type) else type(agent)
     yield from (member for base in kind.__mro__ for member in vars(base).values())
 
@@ -108,7 +112,7 @@ class ResourceOptions:
     def __init__(self, config: Configuration) -> None:
         self._config = config
         self._entries = {option.key: set(config.below(option.key)) for option in RESOURCE_OPTIONS.values()}
-        self._known: dict[str, set[str]] = {key: set() for key in self._entries}
+        self._fields_by_key: dict[str, set[str]] = {key: set() for key in self._entries}
         self._has_unknown_agents = False
 
     def add(self, agent: LoadedAgent) -> None:
@@ -127,6 +131,7 @@ class ResourceOptions:
                 self._add(sub_agent)
 
     def _add(self, agent: LoadedAgent) -> None:
+        """Note which options are for resources of an agent."""
         for resource in agent.plan.resources:
             option = RESOURCE_OPTIONS.get(resource.type)
             provider = provider_of(resource.type) if option is not None else None
@@ -135,7 +140,7 @@ class ResourceOptions:
             checked = provider.check_options(agent.declared(resource), self._config)
             if checked is not None:
                 self._entries[option.key] -= set(checked.entries)
-                self._known[option.key].update(f"{resource.name}.{field}" for field in checked.fields)
+                self._fields_by_key[option.key].update(f"{resource.name}.{field}" for field in checked.fields)
 
     def check(self, all_agents: bool = True) -> None:
         """Check that each option is for a resource of an agent.
@@ -151,11 +156,17 @@ class ResourceOptions:
         if self._has_unknown_agents:
             return
         for key, entries in self._entries.items():
-            for entry in sorted(entries) if all_agents or self._known[key] else ():
+            for entry in sorted(entries) if all_agents or self._fields_by_key[key] else ():
                 raise self._unknown(key, entry)
 
     def _unknown(self, key: str, entry: str) -> OptionError:
-        option_names = self._known[key]
+        """Return the error of an option that is for no resource.
+
+        Args:
+            key: The key of the option, such as ``chat-models``.
+            entry: The rest of its name: resource and field.
+        """
+        option_names = self._fields_by_key[key]
         names = sorted({name.rpartition(".")[0] for name in option_names})
         if "." in entry:
             text = f"{key}.{entry}"
@@ -173,4 +184,5 @@ class ResourceOptions:
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Return the expected names of resources, as text for the error."""
     return "the name of a resource of this kind: " + (", ".join(names) or "the agents have none")

@@ -34,13 +34,20 @@ from flink_agents.plan.model import FUNCTIONS, ActionPlan, AgentPlan, Descriptor
 from flink_agents.plan.references import import_named, type_from_text
 
 ResourceKey = tuple[ResourceType, str]
+"""Kind and name of a resource."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""The form of names of code: ``module:qualname``."""
 
 
 @dataclass(frozen=True)
 class ActionCode:
-    """The function of an action, and its settings, whose functions and exceptions may have no names."""
+    """The code of an action.
+
+    Attributes:
+        function: Its function, as declared.
+        settings: Its settings. Functions and exceptions among them may have no names.
+    """
 
     function: Callable[..., Any]
     settings: ActionSettings
@@ -68,7 +75,7 @@ class AgentCode:
 
     Attributes:
         agent_class: Its class; ``Agent`` for a builder.
-        parameter_types: Types of the constructor's parameters, for the same reason as ``annotations``.
+        parameter_types: Types of the constructor's parameters: pickled by value, it loses their names.
         settings: Its settings.
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the types of their values.
@@ -141,7 +148,9 @@ class AgentCode:
             side_outputs={tag: type_from_text(text) for tag, text in plan.side_outputs.items()},
             output_type=type_from_text(plan.output_type) if plan.output_type else None,
             events={event.type: event.event_class.resolve() for event in plan.events if event.event_class},
-            actions={action.name: _imported(action, actions.get(action.name)) for action in plan.actions},
+            actions={
+                action.name: _import_action(action, actions.get(action.name)) for action in plan.actions
+            },
             resources={
                 key: ResourceCode(
                     unwrap(resource.function.resolve()), _needs_approval(resource, resources.get(key))
@@ -160,7 +169,7 @@ class AgentCode:
         yield from filter(None, (self.context_class, *self.events.values()))
 
 
-def _imported(action: ActionPlan, declared: ActionSettings | None) -> ActionCode:
+def _import_action(action: ActionPlan, declared: ActionSettings | None) -> ActionCode:
     """Import an action. A lambda has no name, but the class that declares the action may still hold it."""
     when = None
     if action.when is not None:
@@ -187,6 +196,7 @@ def _needs_approval(
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a function's parameters; nothing if a name among them is unknown."""
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
@@ -209,6 +219,7 @@ def named_objects(plan: AgentPlan) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in a value, in dicts and lists at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):

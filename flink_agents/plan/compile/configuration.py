@@ -85,7 +85,7 @@ def configuration_of(agent: Agent) -> dict[str, Any]:
     bound = inspect.signature(agent_class.__init__).bind(agent, *args, **kwargs)
     types = parameter_types(agent_class)
     return {
-        name: _to_json(agent_class, name, value, _declared(agent_class, name, types))
+        name: _to_json(agent_class, name, value, _type_of_argument(agent_class, name, types))
         for name, value in list(bound.arguments.items())[1:]
     }
 
@@ -117,7 +117,7 @@ def make_instance(
                 fix="remove it from the configuration, or compile the plan again",
                 where=place_of_class(agent_class),
             )
-        arguments[name] = _restore(agent_class, name, value, _declared(agent_class, name, types))
+        arguments[name] = _restore(agent_class, name, value, _type_of_argument(agent_class, name, types))
     bound = inspect.BoundArguments(signature, arguments)  # pyright: ignore[reportArgumentType]
     try:
         return agent_class(*bound.args[1:], **bound.kwargs)
@@ -155,7 +155,8 @@ def is_plain_json(value: Any) -> bool:
     return value is None or type(value) in (str, int, float, bool)
 
 
-def _declared(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> Any:
+def _type_of_argument(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> Any:
+    """Return the type of a parameter's argument: for ``*args`` a tuple, for ``**kwargs`` a dict."""
     kind = inspect.signature(agent_class.__init__).parameters[name].kind
     declared = types.get(name, Any)
     if kind is inspect.Parameter.VAR_POSITIONAL:
@@ -166,10 +167,15 @@ def _declared(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> 
 
 
 def _to_json(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
+    """Return an argument as JSON values.
+
+    Raises:
+        AgentConfigurationError: Its type would not read the same value back from them.
+    """
     written, reason = json_or_reason(value, is_exact=declared is Any)
     if reason is None and declared is not Any:
         restored = _restore(agent_class, name, written, declared)
-        reason = None if _same(restored, value) else f"JSON would change it to {restored!r}"
+        reason = None if _are_equal(restored, value) else f"JSON would change it to {restored!r}"
     if reason is not None:
         raise AgentConfigurationError(
             f"the argument {name!r} of {agent_class.__name__} cannot be written into the plan",
@@ -183,6 +189,11 @@ def _to_json(agent_class: type[Agent], name: str, value: Any, declared: Any) -> 
 
 
 def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
+    """Return an argument of its declared type from JSON values.
+
+    Raises:
+        AgentConfigurationError: Pydantic does not know the type, or the value does not fit it.
+    """
     if declared is Any:
         return value
     try:
@@ -198,7 +209,8 @@ def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> 
         ) from error
 
 
-def _same(restored: Any, value: Any) -> bool:
+def _are_equal(restored: Any, value: Any) -> bool:
+    """Return True if two values are equal; False if comparing them raises."""
     try:
         return bool(restored == value)
     except Exception:  # Whatever a foreign __eq__ raises: the values do not count as equal.

@@ -52,7 +52,7 @@ class ActionDeclaration:
 
     @property
     def where(self) -> str:
-        """The position of the declaration."""
+        """The position of the declaration, as ``file:line in name``."""
         return self.place or place_of(self.function)
 
 
@@ -94,7 +94,7 @@ class ResourceDeclaration:
 
     @property
     def where(self) -> str:
-        """The position of the declaration."""
+        """The position of the declaration, as ``file:line in name``."""
         return self.place or place_of(self.function)
 
 
@@ -152,6 +152,7 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
 
 
 def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
+    """Return the declaration of a resource that was added to an agent as an object or a function."""
     if kind not in (ResourceType.CLIENT, ResourceType.TOOL):
         return ResourceDeclaration(name, kind, None, None, value=value, place=place)
     if not isinstance(value, Tool):
@@ -178,7 +179,15 @@ def _tools(agent_class: type[Agent]) -> dict[str, Tool]:
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, mark and member of each declared member of the class."""
+    """Yield name, mark and member of each declared member of a class.
+
+    Args:
+        agent_class: The class.
+        attribute: The attribute in which decorators store their marks.
+
+    Raises:
+        AgentDefinitionError: A value replaces a declared member of a base class.
+    """
     marks: dict[str, ActionMark | ResourceMark] = {}
     members: dict[str, Any] = {}
     for owner in reversed(agent_class.__mro__):
@@ -204,6 +213,15 @@ def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any
 
 
 def _kind(member: Any, what: str) -> Kind:
+    """Return the relation of a method to its agent.
+
+    Args:
+        member: The member of the class.
+        what: What it declares, for the error.
+
+    Raises:
+        ActionSignatureError: It is a class method.
+    """
     if isinstance(member, classmethod):
         raise ActionSignatureError(
             f"{what} cannot be a class method",
@@ -216,7 +234,11 @@ def _kind(member: Any, what: str) -> Kind:
 
 
 def _kind_of_tool(name: str, member: Any) -> Kind:
-    """Return the kind of the function of a tool."""
+    """Return the relation of a tool's function to its agent.
+
+    Raises:
+        ActionSignatureError: It is a class method, or a function without ``self``.
+    """
     kind = _kind(member, "a tool")
     function = unwrap(member)
     if kind == "static" or not isinstance(function, FunctionType):
@@ -237,6 +259,11 @@ def _kind_of_tool(name: str, member: Any) -> Kind:
 
 
 def _check_unique(declarations: Sequence[ActionDeclaration | ResourceDeclaration]) -> None:
+    """Check that each name is declared once.
+
+    Raises:
+        DuplicateNameError: One is declared twice.
+    """
     first: dict[str, ActionDeclaration | ResourceDeclaration] = {}
     for declaration in declarations:
         other_declaration = first.setdefault(declaration.label, declaration)

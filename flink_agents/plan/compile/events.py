@@ -28,6 +28,7 @@ from flink_agents.plan.references import FunctionRef, import_named
 BUILT_IN: Mapping[str, type[Event]] = {
     event_class.EVENT_TYPE: event_class for event_class in (Event, InputEvent, NamedEvent, OutputEvent)
 }
+"""The event classes of this package that every agent knows, by type string."""
 
 
 Readings = Mapping[str, SourceReading]
@@ -35,7 +36,7 @@ Readings = Mapping[str, SourceReading]
 
 
 def type_of(trigger: Trigger) -> str:
-    """Return the type string of a trigger."""
+    """Return the type string of a trigger: the string itself, or that of the event class."""
     return trigger if isinstance(trigger, str) else trigger.EVENT_TYPE
 
 
@@ -45,7 +46,7 @@ def is_exact(trigger: Trigger) -> bool:
 
 
 def read_actions(actions: Sequence[ActionDeclaration], agent: Agent) -> dict[str, SourceReading]:
-    """Read the code of actions of an agent; the events that they declare are added."""
+    """Return the events that an agent's actions emit, by action: those of their code, and declared ones."""
     context_class = agent.context_class if isinstance(agent.context_class, type) else None
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
     readings: dict[str, SourceReading] = {}
@@ -90,10 +91,17 @@ def needed_actions(declared: Sequence[ActionDeclaration], readings: Readings) ->
     """
     triggers = {type_of(trigger) for action in declared for trigger in action.mark.triggers}
     emitted = possible_events(readings)
-    return [_declaration(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
+    return [_declare(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
 
 
 def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
+    """Return True if an agent emits the request of a built-in action, or waits for its response.
+
+    Args:
+        action: The built-in action.
+        triggers: Type strings of the agent's own triggers: one of them may replace the action.
+        emitted: The events that the agent's actions may emit.
+    """
     request = action.request.EVENT_TYPE
     response = action.response.EVENT_TYPE
     if request in triggers:
@@ -101,7 +109,8 @@ def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents
     return action.request in emitted.events or request in emitted.texts or response in triggers
 
 
-def _declaration(action: BuiltInAction) -> ActionDeclaration:
+def _declare(action: BuiltInAction) -> ActionDeclaration:
+    """Return the declaration of a built-in action."""
     function = import_named(action.function)
     mark = ActionMark((action.request,), (action.response,), name=action.name)
     return ActionDeclaration(action.name, mark, function, "function")
@@ -146,6 +155,7 @@ def emitted_types(reading: EmittedEvents, interesting: Iterable[str]) -> tuple[s
 
 
 def _event_plan(event: type[Event]) -> EventPlan:
+    """Return an event class as a part of a plan."""
     bases = tuple(
         base.EVENT_TYPE for base in event.__mro__[1:] if issubclass(base, Event) and base is not Event
     )
@@ -257,6 +267,7 @@ def _accepts(trigger: Trigger, reading: EmittedEvents) -> bool:
 def _never_emitted(
     action: ActionDeclaration, trigger: Trigger, reading: EmittedEvents, event_classes: Sequence[type[Event]]
 ) -> AgentDefinitionError:
+    """Return the error of an action with a trigger that cannot occur."""
     name = type_of(trigger)
     types = sorted(set(map(type_of, event_classes)) - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
     if isinstance(trigger, str) and name not in types:
@@ -280,6 +291,7 @@ def _never_emitted(
 def _warn_unreachable(
     actions: Sequence[ActionDeclaration], readings: Readings, entries: set[type[Event]]
 ) -> None:
+    """Warn of actions that no chain of events from the ``entries`` reaches."""
     flowing = EmittedEvents(events=set(entries))
     unreached = list(actions)
     while reached := [action for action in unreached if _takes(action, flowing)]:

@@ -227,6 +227,7 @@ def _reason(text: str, name: str, loose: bool = True, opaque: bool = True) -> st
 
 
 def _has_credentials(address: str) -> bool:
+    """Return True if an address has a user with a password, or a secret in its query."""
     try:
         parts = urlsplit(address)
         queried = parse_qsl(parts.query)
@@ -240,6 +241,7 @@ def _has_credentials(address: str) -> bool:
 
 
 def _is_reference(value: Any) -> bool:
+    """Return True if a value names a secret, or is declared public; see the module."""
     return isinstance(value, Mapping) and set(value) in REFERENCES
 
 
@@ -256,6 +258,7 @@ def _is_harmless(value: str) -> bool:
 
 
 def _fix(place: str) -> str:
+    """Return the way to write a secret at a place as a reference."""
     reference = '{"env": "NAME"}, a variable of the worker, or {"file": "PATH"}'
     field = re.split(r"[.\[]", place, maxsplit=1)[0]
     if field in ("base_url", "url"):

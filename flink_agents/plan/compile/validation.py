@@ -33,7 +33,7 @@ _RESERVED_TAGS = {
     APPROVALS_TAG: "read its records with approvals()",
     DELAYED_TAG: "the runtime uses it for delayed events",
 }
-"""Side outputs of the runtime, with their meanings."""
+"""Tags of the side outputs of the runtime, and what to do instead of declaring each, for errors."""
 
 _COLLECTIONS = (list, tuple, set, frozenset, collections.abc.Iterator, collections.abc.AsyncIterator)
 """Types of the events that an action returns or yields together."""
@@ -60,6 +60,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
 
 
 def _check_async(action: ActionDeclaration) -> None:
+    """Check that an action is ``async def``, or is not, as its settings require."""
     is_async = has_async_code(action.function)
     settings = action.mark.settings
     if settings.blocking and is_async:
@@ -104,6 +105,7 @@ def _check_context_class(context_class: Any, where: str) -> None:
 
 
 def _check_side_outputs(agent: Agent, where: str) -> None:
+    """Check that side outputs are a mapping, whose tags are strings that the runtime does not use."""
     declared: object = agent.side_outputs
     if not isinstance(declared, Mapping):
         raise AgentDefinitionError(
@@ -184,6 +186,7 @@ def check_resource(resource: ResourceDeclaration) -> None:
 
 
 def _check_function(what: str, function: Any, kind: Kind | None, expected: str, where: str) -> None:
+    """Check that a member is a function, and that a method has ``self``."""
     if not callable(function):
         raise ActionSignatureError(
             f"{what} is not a function",
@@ -217,7 +220,7 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
     classes = list(_classes(annotation))
     if classes and not issubclass(context_class, tuple(classes)):
         expected = context_class.__qualname__
-        raise _wrong(action, function, f"annotates {ctx!r}, the context, as", annotation, expected)
+        raise _wrong_annotation(action, function, f"annotates {ctx!r}, the context, as", annotation, expected)
     annotation = annotation_of(function, event)
     classes = list(_classes(annotation))
     triggers = list(_trigger_classes(action))
@@ -225,17 +228,18 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
     fits = fits or any(issubclass(annotated_class, tuple(triggers)) for annotated_class in classes)
     if classes and not fits:
         expected = f"{' | '.join(trigger.__qualname__ for trigger in triggers)}, which triggers it"
-        raise _wrong(action, function, f"annotates {event!r}, the event, as", annotation, expected)
+        raise _wrong_annotation(action, function, f"annotates {event!r}, the event, as", annotation, expected)
     annotation = annotation_of(function, "return")
     for result_class in filter(_is_plain_class, _members(annotation, everywhere=True)):
         is_collection = issubclass(result_class, _COLLECTIONS) or result_class.__module__ == "collections.abc"
         is_event = issubclass(result_class, Event) or issubclass(Event, result_class)
         if not (is_event or is_collection or result_class is type(None)):
             expected = "events, or None; a value leaves the agent as OutputEvent(output=value)"
-            raise _wrong(action, function, "says that it returns", annotation, expected)
+            raise _wrong_annotation(action, function, "says that it returns", annotation, expected)
 
 
 def _trigger_classes(action: ActionDeclaration) -> Iterator[type[Event]]:
+    """Yield the event classes of an action's triggers; ``Event`` for a type string, whose class is open."""
     for trigger in action.mark.triggers:
         # An event that is named by its type string may be of any class.
         yield BUILT_IN.get(trigger, Event) if isinstance(trigger, str) else trigger
@@ -262,6 +266,7 @@ def _classes(annotation: Any) -> Iterator[type]:
 
 
 def _is_plain_class(member: Any) -> bool:
+    """Return True for a class that ``issubclass`` accepts: no generic, no protocol, not ``Any``."""
     return (
         isinstance(member, type)
         and get_origin(member) is None
@@ -270,9 +275,10 @@ def _is_plain_class(member: Any) -> bool:
     )
 
 
-def _wrong(
+def _wrong_annotation(
     action: ActionDeclaration, function: Any, what: str, annotation: Any, expected: str
 ) -> ActionSignatureError:
+    """Return the error of an annotation that does not fit."""
     shown = annotation.__qualname__ if isinstance(annotation, type) else type_text(annotation)
     return ActionSignatureError(
         f"{action.label} {what} {shown}",

@@ -21,6 +21,7 @@ from flink_agents.plan.references import FunctionRef
 _YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
 _SCRIPT = re.compile(r"(?P<path>.+\.py):(?P<name>[^:]+)\Z")
 FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json"
+"""The forms of targets, for errors."""
 
 
 def load_agent(target: str) -> Agent | type[Agent]:
@@ -29,7 +30,7 @@ def load_agent(target: str) -> Agent | type[Agent]:
     Raises:
         PlanFormatError: It does not name an agent.
     """
-    return _checked_agent(target, _resolved(target))
+    return _check_agent(target, _resolved(target))
 
 
 def load_target(target: str) -> AgentPlan:
@@ -54,10 +55,15 @@ def load_target(target: str) -> AgentPlan:
     if isinstance(value, AgentPlan):
         check_plan(value)
         return value
-    return compile_agent(_checked_agent(target, value))
+    return compile_agent(_check_agent(target, value))
 
 
-def _checked_agent(target: str, value: object) -> Agent | type[Agent]:
+def _check_agent(target: str, value: object) -> Agent | type[Agent]:
+    """Return ``value`` if it is an agent.
+
+    Raises:
+        PlanFormatError: It is not; ``target`` names it.
+    """
     if is_agent(value):
         return value
     raise PlanFormatError(
@@ -100,12 +106,18 @@ def _import_script(path: str, name: str) -> FunctionRef:
 
 
 def _unreadable(path: str, problem: str) -> PlanFormatError:
+    """Return the error of a file that cannot be read, for the reason ``problem``."""
     return PlanFormatError(
         f"the file {path} cannot be read", expected=FORMS, found=problem, fix="check the path"
     )
 
 
 def _choose(path: str, name: str | None) -> Agent:
+    """Return an agent of a YAML file: the one with that name, or the only one if ``name`` is None.
+
+    Raises:
+        PlanFormatError: There is none, or several without a name.
+    """
     agents = load_yaml(path)
     if name is None and len(agents) == 1:
         return next(iter(agents.values()))

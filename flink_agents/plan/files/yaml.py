@@ -98,7 +98,7 @@ class PromptEntry(_Named):
     mcp: MCPPromptSource | None = Field(None, description="A prompt of an MCP server, after the messages.")
 
     @model_validator(mode="after")
-    def _check_one(self) -> PromptEntry:
+    def _check_sources(self) -> PromptEntry:
         source_count = sum(source is not None for source in (self.text, self.messages, self.file))
         if source_count > 1 or not source_count and self.mcp is None:
             raise ValueError("a prompt has either text or messages, or a file or mcp instead of them")
@@ -210,7 +210,7 @@ def load_yaml(path: str | Path) -> dict[str, Agent]:
 
 
 class _File:
-    """A file that is being read."""
+    """A YAML file, and its agents, whose errors get the place in it."""
 
     def __init__(self, path: Path) -> None:
         self._name = short_path(str(path))
@@ -271,11 +271,11 @@ class _File:
                     fix="rename one",
                     where=self._place(("agents", index, "name")),
                 )
-            agents[entry.name] = self._agent(entry, ("agents", index))
+            agents[entry.name] = self._build_agent(entry, ("agents", index))
         return agents
 
-    def _agent(self, entry: AgentEntry, location: Location) -> Agent:
-        agent = self._base(entry, location)
+    def _build_agent(self, entry: AgentEntry, location: Location) -> Agent:
+        agent = self._create_agent(entry, location)
         agent.agent_name = entry.name
         places = agent.__dict__["__places__"]
         places["agent"] = f"{self._place(location)} in {entry.name}"
@@ -291,8 +291,15 @@ class _File:
                 with self._errors_at(place):
                     agent.add_resource(resource.name, kind, value)
                 places[kind, resource.name] = f"{self._place(place)} in {resource.name}"
-        # If the file does not set it, the value of the class is used.
-        settings: dict[str, Any] = {
+        for name, value in self._settings(entry, location).items():
+            # If the file does not set it, the value of the class is used.
+            if value is not None:
+                setattr(agent, name, value)
+        return agent
+
+    def _settings(self, entry: AgentEntry, location: Location) -> dict[str, Any]:
+        """Return the settings of an agent by their attributes; None for those that the file lacks."""
+        return {
             **entry.plain(),
             "retry": self._convert(RetryPlan.policy, entry.retry, (*location, "retry")),
             "context_class": self._convert(import_named, entry.context_class, (*location, "context_class")),
@@ -303,12 +310,8 @@ class _File:
             }
             or None,
         }
-        for name, value in settings.items():
-            if value is not None:
-                setattr(agent, name, value)
-        return agent
 
-    def _base(self, entry: AgentEntry, location: Location) -> Agent:
+    def _create_agent(self, entry: AgentEntry, location: Location) -> Agent:
         configuration = (*location, "configuration")
         if entry.clazz is None:
             if entry.configuration:
@@ -366,7 +369,7 @@ class _File:
             **entry.plain(),
             "when": self._convert(import_named, entry.when, (*location, "when")),
             "retry": self._convert(RetryPlan.policy, entry.retry, (*location, "retry")),
-            "needs_approval": self._function(entry.needs_approval, location),
+            "needs_approval": self._import_decider(entry.needs_approval, location),
         }
         with self._errors_at(location):
             # Not with add_action: config may have entries with the names of its parameters.
@@ -378,7 +381,7 @@ class _File:
             function = self._convert(import_named, entry.function, (*location, "function"))
             if isinstance(entry, ClientEntry) or (entry.description is None and not entry.texts()):
                 return function
-            needs_approval = self._function(entry.needs_approval, location)
+            needs_approval = self._import_decider(entry.needs_approval, location)
             with self._errors_at(location):
                 options = {**entry.options(), "needs_approval": needs_approval}
                 return Tool(function, entry.name, entry.description, **options)
@@ -392,14 +395,11 @@ class _File:
         descriptor.arguments = arguments
         return descriptor
 
-    def _function(self, needs_approval: Any, location: Location) -> Any:
-        """Return the function that decides about approvals, or a bool."""
-        is_name = isinstance(needs_approval, str)
-        return (
-            self._convert(import_named, needs_approval, (*location, "needs_approval"))
-            if is_name
-            else needs_approval
-        )
+    def _import_decider(self, needs_approval: Any, location: Location) -> Any:
+        """Return ``needs_approval``: a bool, or the function that it names, which decides."""
+        if not isinstance(needs_approval, str):
+            return needs_approval
+        return self._convert(import_named, needs_approval, (*location, "needs_approval"))
 
     def _triggers(self, texts: Sequence[str], location: Location) -> list[Trigger]:
         return [
@@ -450,7 +450,7 @@ _SECTIONS: Mapping[str, ResourceType | None] = {
     "mcp_servers": ResourceType.MCP_SERVER,
     "resources": None,
 }
-"""All sections with resources; those in the last one have their own kinds."""
+"""The sections of resources, and the kind of those in each; None if each entry names its kind."""
 
 _DESCRIBED = _SECTIONS.keys() - {"tools", "prompts", "clients"}
 """The sections with descriptions of resources, which may hold secrets."""

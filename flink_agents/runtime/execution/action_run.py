@@ -16,6 +16,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.calls.durable_code import (
     durable_function,
     find_durable_function,
@@ -25,7 +26,6 @@ from flink_agents.runtime.execution.calls.durable_code import (
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.events import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.run_waits import outputs_of
@@ -47,8 +47,8 @@ class ActionRun:
 
     Args:
         shared: The agent's shared objects.
-        run: The run.
-        action: The action.
+        run: The run that it belongs to.
+        action: The action, bound to its agent.
         event: The event that the action handles.
 
     Attributes:
@@ -233,7 +233,7 @@ class ActionRun:
         return partial(note_read, self.reads) if self.reads is not False else None
 
     def abandon(self) -> None:
-        """Close its coroutine if that never started."""
+        """Close the coroutine that the action returned, if it has not started: it never will."""
         if self.run.following is self:
             # It refers to the run: both would be garbage of a cycle.
             self.run.following = None
@@ -252,7 +252,12 @@ class ActionRun:
         return self.slot
 
     def guard(self) -> None:
-        """Raise if the calling code may not use the context."""
+        """Raise if the calling code may not use the context.
+
+        Raises:
+            ContextMisuseError: It is a durable function, or another thread, or the execution has ended.
+            asyncio.CancelledError: It has swallowed the suspension of its run.
+        """
         # No durable function runs on Flink's thread, where an execution has no slot.
         if (
             not self.has_ended
@@ -289,6 +294,10 @@ class ActionRun:
         Args:
             event: The event.
             recorded: True if it comes from a record, so it was checked when the action sent it.
+
+        Raises:
+            NotAnEventError: It is not an event.
+            UnknownEventError: No action handles it.
         """
         self.guard()
         route = self.shared.routes.find_route(event)
@@ -297,7 +306,13 @@ class ActionRun:
         self.emit_routed(event, route, recorded)
 
     def emit_routed(self, event: Event, route: Route, recorded: bool = False) -> None:
-        """Add an event with a known route to those that the action sent."""
+        """Add an event with a known route to those that the action sent; see :meth:`emit`.
+
+        Raises:
+            EventLimitError: The run has emitted ``run.max-events`` events.
+            OutputTypeError: It is an output that does not have the declared type.
+            UnknownEventError: No action handles it.
+        """
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
             raise too_many_events(self.shared.max_events)
@@ -354,4 +369,5 @@ def check_awaited(step: ActionRun) -> None:
 
 
 def _forgotten(noted: list[Coroutine[Any, Any, Any]]) -> list[Coroutine[Any, Any, Any]]:
+    """Return the coroutines of ``noted`` that have not started: nothing has awaited them."""
     return [coroutine for coroutine in noted if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED]

@@ -37,7 +37,7 @@ class RunExecutor(FailurePolicies):
         shared: The agent's shared objects.
 
     Attributes:
-        may_wait: True on the event loop.
+        may_wait: True on the event loop; False on Flink's task thread, which must not wait.
         durable: Makes durable calls, and records the ends of executions; only on the event loop.
     """
 
@@ -47,13 +47,13 @@ class RunExecutor(FailurePolicies):
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
         self._context_type = context_type(shared.agent.context_class)
-        # In each process, an action may turn out to make durable calls, or to use a tool with limits, only
-        # when it does so first.
+        # Actions that may be executed again get a copy of the event. In each process, an action may turn out
+        # to make durable calls, or to use a tool with limits, only when it does so first.
         may_move = shared.journals is not None or any(
             resource.max_concurrency is not None or resource.rate_limit is not None
             for resource in shared.agent.plan.resources
         )
-        self._owned = {
+        self._names_of_repeatable = {
             action.name
             for action in shared.agent.actions
             if may_move or action.is_async or self._retry_of(action) is not None
@@ -214,7 +214,7 @@ class RunExecutor(FailurePolicies):
         """
         action = step.action
         event = step.event
-        if action.name in self._owned or step.slot is not None:
+        if action.name in self._names_of_repeatable or step.slot is not None:
             event = self._shared.events.copy_for_attempt(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
@@ -285,7 +285,7 @@ class RunExecutor(FailurePolicies):
                 # A condition that raised is a failure of the action, with its own policy.
                 handled = handled or accepted is not False
             if not handled:
-                self._unhandled(run, event)
+                self._apply_on_unhandled(run, event)
 
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
         """Return True if the condition of ``action`` holds; None if it raised."""
@@ -305,6 +305,10 @@ class RunExecutor(FailurePolicies):
             return None
 
     def _emit(self, step: ActionRun, result: Any) -> None:
+        """Emit what an action returned: an event, or each event of a list, tuple or generator.
+
+        Something to be awaited stays in ``step.awaited``.
+        """
         if type(result) is CoroutineType:
             step.awaited = result
             return
@@ -323,6 +327,7 @@ class RunExecutor(FailurePolicies):
             step.emit(result)
 
     def _emit_all(self, step: ActionRun, events: Iterable[Any]) -> None:
+        """Emit events, without those that are None."""
         for event in events:
             if event is not None:
                 step.emit(event)

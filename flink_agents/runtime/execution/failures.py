@@ -1,12 +1,18 @@
 """Handles errors of actions: a retry, an event that is given up, or a failed job.
 
 The effects of the failed attempt are rolled back first, so no policy sees half an action.
+
+A run of earlier code is checked before it continues. If one of its actions, event classes or its input class
+was renamed or removed, the run ends as ``on_error`` of the agent says. Only outputs that have left already
+remain of it, and the key continues. An event that no action handles any longer follows ``on_unhandled``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from flink_agents.api.action_state import RecordKind
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.api.durable import OnMismatch
@@ -14,10 +20,14 @@ from flink_agents.api.errors import (
     ActionFailedError,
     ActionInterruptedError,
     AgentsError,
+    PlanChangedError,
     RetriesExhaustedError,
     StateError,
+    StateFormatError,
+    UnknownTypeNameError,
+    UpgradeFailedError,
 )
-from flink_agents.api.events import Event, InputEvent
+from flink_agents.api.events import Event, InputEvent, NamedEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -31,13 +41,19 @@ from flink_agents.runtime.execution.retry import (
     record,
 )
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.changed_code import (
-    LETTER_PATH,
-    given_up_event,
-    no_action_takes,
-)
+from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.journal.plans import check_actions
 from flink_agents.runtime.serde.raised_texts import explained_error, shown_text, users_place, users_traceback
 from flink_agents.runtime.serde.redacted import redacted
+from flink_agents.runtime.state.delayed import DelayedInput
+from flink_agents.runtime.state.pending import UnreadableInput, read_input
+from flink_agents.runtime.state.suspended import Suspension
+
+CHANGES = (PlanChangedError, StateFormatError, UnknownTypeNameError, UpgradeFailedError)
+"""The errors that reading a run raises if the code has changed since the run was written."""
+
+LETTER_PATH = "changed-code"
+"""The path under which the dead letter of such a run is counted. No output has left under it before."""
 
 FAILURES = (BaseException,)
 """The exceptions that count as a failure of the action: all of them."""
@@ -96,8 +112,8 @@ class FailurePolicies:
         """
         error = redacted(thrown(error))
         self.observers.action_failed(step.run.state, step.action.name, error)
-        self._take_back(step)
-        attempts = _attempts(step, error)
+        self._roll_back(step)
+        attempts = _attempts_of(step, error)
         raise self._action_failed(step, error, users_place(error, step.action), attempts) from error
 
     def restart(self, step: ActionRun) -> ActionRun:
@@ -110,30 +126,30 @@ class FailurePolicies:
         Raises:
             ActionFailedError: The policy is to fail.
         """
-        self._take_back(step)
+        self._roll_back(step)
         self.observers.action_mismatched(step.run.state, step.action.name)
         where = step.action.where
         if policy is not OnMismatch.DEAD_LETTER:
             raise self._action_failed(step, error, where, ()) from error
-        self._put_final(step)
+        self._emit_final_outputs(step)
         self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
 
     def fail(self, step: ActionRun, error: BaseException) -> None:
-        """End a step that raised, for good.
+        """End a step that raised and gets no further attempt, as ``on_error`` of its action says.
 
         Raises:
             ActionFailedError: The policy is to fail.
         """
-        self._take_back(step)
+        self._roll_back(step)
         action = step.action
         event = step.event
         where = users_place(error, action)
         policy = self._policy_of(action)
-        attempts = _attempts(step, error)
-        ends = isinstance(error, ENDS) or is_of_deployment(error)
-        if policy in (OnError.FAIL, OnError.RETRY) or ends:
+        attempts = _attempts_of(step, error)
+        must_fail_job = isinstance(error, ENDS) or is_of_deployment(error)
+        if policy in (OnError.FAIL, OnError.RETRY) or must_fail_job:
             raise self._action_failed(step, error, where, attempts) from error
-        self._put_final(step)
+        self._emit_final_outputs(step)
         run = step.run
         side_output_count = len(run.side_outputs)
         self._give_up(run, action, event, error, where, policy, attempts, step.path)
@@ -169,8 +185,8 @@ class FailurePolicies:
 
         Args:
             run: The run.
-            record: Its input.
-            error: The reason.
+            record: Its input, as in ``pending``.
+            error: The reason, for the dead letter.
             where: The cancellation that stopped it, whose traceback has the user's line.
         """
         step = run.state.action_run
@@ -188,11 +204,11 @@ class FailurePolicies:
         )
 
     def leave_thread(self, step: ActionRun) -> ActionRun:
-        """Roll back a step that cannot finish on Flink's task thread.
+        """Roll back a step that cannot finish on Flink's task thread; return the attempt for the event loop.
 
-        The action starts on the loop from now on.
+        From now on, the action starts there.
         """
-        self._shared.leaves_thread(step.action)
+        self._shared.move_off_thread(step.action)
         return self._replace_attempt(step, None)
 
     def now(self) -> float:
@@ -200,22 +216,28 @@ class FailurePolicies:
         return self._shared.seconds()
 
     def _policy_of(self, action: BoundAction) -> OnError:
+        """Return ``on_error`` of an action, or that of the agent or the job."""
         return OnError(action.settings.on_error or self._on_error)
 
     def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
+        """Return the retry policy of an action, or the agent's; None for no retries.
+
+        With ``on_error="retry"`` and no policy, it is the default one.
+        """
         retry = action.settings.retry or self._retry
         if retry is None and self._policy_of(action) is OnError.RETRY:
             return RetryPolicy()
         return retry
 
     def _replace_attempt(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
-        """Roll back an attempt, and return the next one."""
-        self._take_back(step)
+        """Roll back an attempt, and return the one that takes its place, with ``retry_state``."""
+        self._roll_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
         following.retry_state = retry_state
         return following
 
     def _retry_step(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
+        """Roll back an attempt that raised, report that, and return the next attempt."""
         following = self._replace_attempt(step, retry_state)
         self.observers.action_retried(step.run.state, step.action.name, len(retry_state.failed) + 1)
         _log.info(
@@ -232,17 +254,24 @@ class FailurePolicies:
         )
         return following
 
-    def _take_back(self, step: ActionRun) -> None:
+    def _roll_back(self, step: ActionRun) -> None:
+        """End an attempt, and undo what it wrote to memory."""
         step.end()
         step.run.rollback(step.mark)
 
-    def _put_final(self, step: ActionRun) -> None:
+    def _emit_final_outputs(self, step: ActionRun) -> None:
         """Emit the outputs that an execution emitted before a wait. They may have left with a suspension."""
         if step.run.waits is not None:
             outputs, side = step.run.waits.final(step)
             step.run.put_out(step.path, [event.output for event in outputs], side)
 
-    def _unhandled(self, run: Run, event: Event) -> None:
+    def _apply_on_unhandled(self, run: Run, event: Event) -> None:
+        """Apply ``on_unhandled`` to an event that no action accepts.
+
+        Raises:
+            UnhandledEventError: The policy is to fail.
+            PlanChangedError: The same, for an event without actions: it was sent before the code changed.
+        """
         route = self._shared.routes.find_route(event)
         assert route is not None
         if route.actions:
@@ -257,6 +286,14 @@ class FailurePolicies:
     def _action_failed(
         self, step: ActionRun, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
     ) -> ActionFailedError:
+        """Return the error that fails the job because of a step.
+
+        Args:
+            step: The step.
+            error: The exception that it raised.
+            where: The user's line, as ``file:line in name``.
+            attempts: All attempts of the step; empty if there was only one.
+        """
         message, details = explained_error(error, step.action.is_async)
         retry = self._retry_of(step.action) if attempts else None
         # If the last error is not retryable, the attempts did not run out.
@@ -323,7 +360,92 @@ class FailurePolicies:
             run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
 
 
-def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
+def _attempts_of(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
     """Return all attempts of a step whose last one raised ``error``; nothing if there was only one."""
     failed = step.retry_state.failed if step.retry_state is not None else ()
     return (*failed, record(len(failed) + 1, error)) if failed else ()
+
+
+def check_run(run: Run, suspension: Suspension | None, shared: RunEnvironment) -> None:
+    """Check that the agent still has the actions that a run has records of, before the run starts.
+
+    Raises:
+        PlanChangedError: It lacks some.
+    """
+    journal = run.journal
+    if journal is not None and journal.replayed:
+        _check_actions(journal.steps, run.queue[0], shared)
+    if suspension is not None:
+        check_suspended(suspension, run.queue[0], shared)
+
+
+def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment) -> None:
+    """Check that the agent still has the actions of a suspended run that started with ``event``.
+
+    Raises:
+        PlanChangedError: It lacks some.
+    """
+    recorded = {task_of(record.step)[0] for record in suspension.records if record.kind is not RecordKind.RUN}
+    _check_actions(recorded | {wait.step for wait in suspension.waits}, event, shared)
+
+
+def _check_actions(steps: Iterable[str], event: Event, shared: RunEnvironment) -> None:
+    """Check that the agent has the actions that the paths of recorded ``steps`` name.
+
+    If no action handles ``event`` any longer, there is nothing to check.
+    """
+    route = shared.routes.find_route(event)
+    if route is not None and not route.actions:
+        # The event follows on_unhandled.
+        return
+    first = {action.name for action in route.actions} if route is not None else set[str]()
+    check_actions(shared.agent.name, {action.name for action in shared.agent.actions}, first, steps)
+
+
+def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
+    """Return the event for the dead letter of a run that the present code cannot continue.
+
+    If it cannot be decoded, the event has its bytes.
+
+    Args:
+        run: The run.
+        record: Its input as ``pending`` had it: a value, a delayed event, or an unreadable input.
+        shared: The agent's shared objects.
+    """
+    if type(record) is UnreadableInput:
+        return InputEvent(input=record.packed)
+    if type(record) is not DelayedInput:
+        return InputEvent(input=record)
+    try:
+        return shared.events.decode(record.event)
+    except StateError:
+        pass
+    try:
+        kind, content, *_ = shared.codec.decode(record.event)
+        return NamedEvent(type=kind, attributes=content)
+    except StateError:
+        return NamedEvent(type="unreadable", attributes={"event": record.event, "sent by": record.action})
+
+
+def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
+    """Return the event that a run starts with, from the bytes of its input.
+
+    Raises:
+        StateError: The code has changed, so that the event cannot be created.
+    """
+    record, _ = read_input(shared.codec, packed)
+    if type(record) is UnreadableInput:
+        raise record.error
+    return shared.events.decode(record.event) if type(record) is DelayedInput else InputEvent(input=record)
+
+
+def no_action_takes(event: Event, shared: RunEnvironment) -> PlanChangedError:
+    """Return the error of an event that was sent before the code changed, and that no action handles now."""
+    return PlanChangedError(
+        f"no action of agent {shared.agent.name!r} takes the event {event.event_type!r}, which was sent "
+        "before the code changed",
+        expected=f"one of {', '.join(sorted(shared.routes.known_types()))}",
+        found=event.event_type,
+        fix="give the event class its former name and an action, or let these events come with the former "
+        "code; with on_unhandled = 'dead-letter' on the agent, the job continues without it",
+    )

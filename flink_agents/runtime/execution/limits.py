@@ -26,14 +26,14 @@ from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, LoadedAgent
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.run_waits import in_turn
 
 
 class Slots:
     """A number of slots. Code that waits for a slot gets it in the order of arrival.
 
     Args:
-        limit: The number of slots.
+        limit: The number of slots: how many callers have one at a time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -84,12 +84,12 @@ class Slot:
     """The slot that one execution of an action has among all that are in flight.
 
     Args:
-        slots: The slots.
-        state: The state of the run.
+        slots: The slots of ``run.max-in-flight``.
+        state: The state of the run, which shows what it waits for.
         limiter: The limits of the action, which the execution has acquired; None if there are none.
 
     Attributes:
-        state: The state of the run.
+        state: The state of the run, which shows what it waits for.
     """
 
     __slots__ = ("_ended", "_held", "_limiter", "_slots", "_waits", "state")
@@ -194,7 +194,7 @@ class Limiter:
                 raise
 
     def release(self) -> None:
-        """Note that an execution has ended."""
+        """Free the place of an execution that has ended, in ``max_concurrency``."""
         if self._slots is not None:
             self._slots.release_slot()
 
@@ -225,7 +225,7 @@ class Limiters:
     """The limits of all actions and tools of a subtask.
 
     Args:
-        agent: The agent.
+        agent: The agent, whose actions declare their limits.
     """
 
     def __init__(self, agent: LoadedAgent) -> None:
@@ -249,14 +249,14 @@ class Limiters:
         self._thread = other_limiters._thread
 
     def of_action(self, action: BoundAction) -> Limiter | None:
-        """Return the limits of ``action``, or None."""
+        """Return the limits of ``action``; None if it has none."""
         return self._actions.get(action.name)
 
     def limited(self, tool: Tool, slot: Callable[[], Slot | None]) -> Tool:
         """Return ``tool`` with its limits, for one step.
 
         Args:
-            tool: The tool.
+            tool: The tool, whose settings have the limits.
             slot: Returns the slot of the calling step; raises ``MoveToLoop`` on Flink's task thread.
         """
         settings = tool.settings
@@ -274,6 +274,8 @@ class Limiters:
     def _async(
         self, function: Callable[..., Any], limiter: Limiter, slot: Callable[[], Slot | None]
     ) -> Callable[..., Any]:
+        """Return an ``async def`` tool that waits for its limits first."""
+
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
             async with entered(limiter, slot()):
@@ -284,9 +286,11 @@ class Limiters:
     def _sync(
         self, function: Callable[..., Any], limiter: Limiter, slot: Callable[[], Slot | None], name: str
     ) -> Callable[..., Any]:
+        """Return a ``def`` tool that waits for its limits first, which blocks the calling thread."""
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            held = slot()
+            slot_of_step = slot()
             if get_ident() == self._thread:
                 raise ContextMisuseError(
                     f"the tool {name!r} has limits and is def, so that it may have to wait",
@@ -298,7 +302,7 @@ class Limiters:
                 return function(*args, **kwargs)
             bridge = self._bridge
             assert bridge is not None
-            bridge.wait_for(lambda: _acquire(limiter, held))
+            bridge.wait_for(lambda: _acquire(limiter, slot_of_step))
             token = _within.set((*_within.get(), limiter))
             result = None
             try:
@@ -349,6 +353,7 @@ async def _acquire(limiter: Limiter, slot: Slot | None) -> None:
 
 
 async def _acquire_without_slot(limiter: Limiter, slot: Slot | None) -> None:
+    """Wait for ``limiter``; if that takes time, lend the slot of the action meanwhile."""
     state = None if slot is None else slot.state
     if slot is not None and limiter.busy:
         with slot.lent():

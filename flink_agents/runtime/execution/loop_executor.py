@@ -22,14 +22,14 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, is_close
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.concurrency.timeouts import Deadline, thread_wait, within
 from flink_agents.runtime.execution.action_run import ActionRun, current_step, journal_of
+from flink_agents.runtime.execution.calls.delivery import current_delivery
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.calls.pending import TimedCode
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.executor import RunExecutor
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
-from flink_agents.runtime.execution.outcomes.delivery import current_delivery
-from flink_agents.runtime.execution.outcomes.pending import TimedCode
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import failure_of
@@ -39,7 +39,7 @@ _log = bounded_logger("flink_agents.loop")
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, for a bounded time."""
+    """Cancel tasks, and wait for their end, for at most ``CANCEL_SECONDS``. Tasks that remain are logged."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -98,7 +98,7 @@ class LoopExecutor(RunExecutor):
         return record is not None
 
     async def pause(self, step: ActionRun) -> None:
-        """Wait until the attempt may start."""
+        """Wait for the seconds that the retry policy sets before an attempt."""
         assert step.retry_state is not None
         state = step.run.state
         state.action_run = step
@@ -131,14 +131,24 @@ class LoopExecutor(RunExecutor):
 
     @override
     async def _end_suspended(self, step: ActionRun, raised: BaseException | None) -> NoReturn:
+        """End an attempt whose run is suspended.
+
+        Args:
+            step: The attempt.
+            raised: The exception that its code raised, or None.
+
+        Raises:
+            RunSuspended: Its code let the cancellation pass.
+            ContextMisuseError: Its code swallowed the cancellation again and again.
+        """
         failure: BaseException | None = None
         try:
             if raised is not None:
                 if self.is_over():
                     raise raised
                 failure = failure_of(step, raised)
-            if (going_on := self.durable.finish(step)) is not None:
-                await going_on
+            if (ending := self.durable.finish(step)) is not None:
+                await ending
             raise failure or failure_of(step) or RunSuspended(step)
         finally:
             del raised, failure
@@ -148,8 +158,8 @@ class LoopExecutor(RunExecutor):
         """End an attempt that raised; returns the next one, or None if the run continues without one."""
         self._end_at_once(step, error)
         durable = self.durable
-        if (going_on := durable.finish(step)) is not None:
-            await going_on
+        if (ending := durable.finish(step)) is not None:
+            await ending
         if (ended_by := step.run.state.ended_by) is not None:
             step.end()
             step.abandon()
@@ -177,7 +187,12 @@ class LoopExecutor(RunExecutor):
         await cancel_tasks([task for task in tasks if not task.done()])
 
     def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
-        """Raise if nothing can be awaited any longer."""
+        """Raise if no policy applies to an error: the attempt of the job ends, or the program does.
+
+        Raises:
+            asyncio.CancelledError: The attempt of the job ends.
+            ActionFailedError: The error is an exit of the program, or closes this coroutine.
+        """
         if self.is_over():
             # At the end of the task attempt, no error counts as a failure of the action.
             step.end()
@@ -202,7 +217,13 @@ class LoopExecutor(RunExecutor):
         return 0.0 if ran is None else ran.get("", 0.0)
 
     def _limit_time(self, step: ActionRun, path: str, name: str) -> None:
-        """Let durable waits of an attempt not count towards its timeout."""
+        """Let durable waits of an attempt not count towards its timeout.
+
+        Args:
+            step: The attempt.
+            path: The path of a sub-agent's action; empty for an action of the job's agent.
+            name: The name of the attempt in state.
+        """
         delivery = step.delivery
         wait = thread_wait.get()
         if delivery is not None and wait is not None:
@@ -214,6 +235,7 @@ class LoopExecutor(RunExecutor):
 
     @override
     async def _await_code(self, step: ActionRun) -> None:
+        """Await the result of the action, as its code: in its context, with its tasks and outcomes."""
         variables = step.variables
         assert variables is not None
         # The watchdog finds it in the context of the task. Tasks that the code starts inherit it from that of
@@ -262,6 +284,7 @@ class LoopExecutor(RunExecutor):
             step.run = run
 
     async def _in_pool(self, step: ActionRun, variables: Context, deadline: Deadline | None) -> None:
+        """Call the action in a thread of the pool; wait until it ends, or ``deadline`` expires."""
         state = step.run.state
 
         def call() -> None:

@@ -25,6 +25,7 @@ _NOTED = (Phase.RUNNING, Phase.QUEUED)
 """The first phases of runs with notes. In others, only records of a run are there."""
 
 _ENDS = frozenset((Phase.SUSPENDED, Phase.COMMITTED, Phase.FAILED))
+"""The last phases of runs, which end their notes."""
 
 
 class WaitPhase:
@@ -36,7 +37,7 @@ class WaitPhase:
 
     Attributes:
         phase: The phase of the run during the wait.
-        since: The time at which the wait started.
+        since: The time at which the wait started, by ``clock``.
         awaited: A coroutine, a task, or a function that finds one, whose end ends the wait; None if unknown.
         thread: The thread that will end the wait, or None.
     """
@@ -69,7 +70,7 @@ class RunState:
     Attributes:
         phase: The present phase.
         since: The start of that phase; 0.0 if it was not measured.
-        started: The time at which the run left Flink's task thread; 0.0 before that.
+        started: The time at which the run left Flink's task thread, by ``clock``; 0.0 before that.
         begun: Like ``started``, but later by the durations of its suspensions.
         identity: Identity of the job that the run started in; empty until its input is handled.
         parent: Id of the message that was the input; None if it has none, or if nothing traces inputs.
@@ -117,12 +118,12 @@ class RunState:
 
     @property
     def key(self) -> Any:
-        """The key."""
+        """The key as a Python value."""
         return decode_key(self.key_text)
 
     @property
     def agent(self) -> str:
-        """Name of the agent."""
+        """Name of the agent that the run belongs to."""
         return self._observers.agent
 
     @property
@@ -151,16 +152,16 @@ class RunState:
 
     @property
     def in_flight(self) -> bool:
-        """True if the run is executed."""
+        """True if the run is in a phase in which its actions are executed, or wait."""
         return self.phase in IN_FLIGHT
 
     def enter(self, phase: Phase, since: float = 0.0, now: float = 0.0) -> None:
         """Start a phase. Only this method notifies observers of a new phase.
 
         Args:
-            phase: The phase.
-            since: Start of the phase, if the caller knows it.
-            now: The present time, if the phase started before.
+            phase: The phase that starts.
+            since: Start of the phase, by ``clock``; 0.0 if the caller has not measured it.
+            now: The present time, if the phase started before; 0.0 if it starts now.
         """
         previous_phase = self.phase
         self.phase = phase
@@ -182,7 +183,7 @@ class RunState:
             notify(self, previous_phase)
 
     def begin(self, now: float) -> None:
-        """Note that the run starts outside of Flink's task thread."""
+        """Note that the run starts outside of Flink's task thread, at ``now`` by ``clock``."""
         self.begun = self.started = now
         if self._observers.phase_changed is None:
             self.phase = Phase.RUNNING
@@ -216,7 +217,7 @@ class RunState:
 
     @contextmanager
     def waiting(self, phase: Phase, what: str) -> Iterator[WaitPhase]:
-        """Return a context manager for a wait of an action."""
+        """Return a context manager: inside, an action of the run waits for ``what``, in that phase."""
         wait = WaitPhase(phase, what)
         self.begin_wait(wait)
         try:
@@ -245,7 +246,7 @@ class RunState:
             self._observers.end_notes(self)
 
     def fail(self) -> None:
-        """Note that an error ended the run."""
+        """Note that an error ended the run; no effect on one that has finished."""
         if self.phase in IN_FLIGHT or self.phase in (Phase.QUEUED, Phase.RECORDS):
             self._waits = self.action_run = None
             self.enter(Phase.FAILED, clock())

@@ -108,7 +108,11 @@ def next_attempt(
 
 
 def stored_attempts(state: RetryState | None, now: float) -> list[list[Any]]:
-    """Return the failed attempts in the form that state stores for a run that is suspended ``now``."""
+    """Return the failed attempts in the form that state stores for a run that is suspended ``now``.
+
+    The first list has the seconds since the first failure, and those that attempts ran. After it, each
+    attempt has a list: number, type and text of its error, delay. It is empty for a first attempt.
+    """
     if state is None or not (state.failed or state.ran):
         return []
     failed = [
@@ -207,7 +211,10 @@ def pause(policy: RetryPolicy, number: int, seed: str) -> float:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds for which ``error`` asks not to be retried, or None."""
+    """Return the seconds for which ``error`` asks not to be retried; None if it does not ask.
+
+    Of a group, the longest counts.
+    """
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return max((retry_after(exception) or 0.0 for exception in inner.exceptions), default=None)
@@ -219,6 +226,7 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def _requested_pause(error: BaseException) -> float | None:
+    """Return the seconds of ``retry_after``, or of the header ``Retry-After`` of its response; or None."""
     # Foreign classes may have anything under these names. Reading it must not raise.
     try:
         requested = getattr(error, "retry_after", None)

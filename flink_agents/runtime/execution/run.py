@@ -55,13 +55,13 @@ class Run:
         steps: Yields the next executions in order, each when the one before has ended; None before the first.
         following: The attempt that ``steps`` yields next: a retry, or one that left Flink's thread; or None.
         outputs: The values that the run emitted to the main output.
-        side_outputs: Pairs of tag and value.
+        side_outputs: Pairs of tag and value that the run emitted to side outputs.
         emitted: Number of events that its actions emitted.
-        state: The phase of the run.
-        short_term: Memory of the key.
+        state: The phase of the run, and what it waits for.
+        short_term: Short-term memory of the key, with the writes of this run.
         journal: Its records; None if nothing can be recorded.
         lineage: The base of the ids of its events.
-        record: Its input.
+        record: Its input, or the event that another run sent with a delay.
         parent: Id of the message that was its input, if outputs are traced and the input has one.
         undo: Its writes to memory, in order.
         waits: Its durable waits; None as long as it has not waited.
@@ -158,7 +158,7 @@ class Run:
 
     @property
     def recorded(self) -> bool:
-        """True if anything of it is recorded."""
+        """True if the store has, or will have, a record of the run."""
         return self.journal is not None and self.journal.has_records
 
     def identify(self) -> None:
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def sensory(self) -> MemoryTree:
-        """Memory of the run."""
+        """Memory of the run, created at the first use."""
         if self._sensory is None:
             self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self.undo)
         return self._sensory
@@ -209,6 +209,7 @@ class Run:
         return event
 
     def _begin_delayed(self, sent: DelayedInput) -> Event:
+        """Queue the event of a run that another run started with a delay."""
         event = self._shared.events.decode(sent.event)
         self.lineage = DelayedLineage(
             self.identity,
@@ -254,7 +255,7 @@ class Run:
         self.queue.extend(events)
 
     def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
-        """Ignore an entry for the transcript. Only runs of sub-agents have one."""
+        """Add nothing to the transcript: only runs of sub-agents have one."""
 
     def fork(self) -> Run:
         """Return a copy of the run with its own memory, for a step that may be cut off."""
@@ -270,7 +271,7 @@ class Run:
         return fork
 
     def adopt(self, fork: Run) -> None:
-        """Take over the memory of a fork, because its step has succeeded."""
+        """Take over memory and writes of a fork, because its step has succeeded."""
         self.undo = fork.undo
         self.short_term = fork.short_term
         self._sensory = fork._sensory
@@ -303,7 +304,7 @@ class Run:
             tree.write_node(path, data)
 
     def clear(self) -> None:
-        """Undo everything that the run did."""
+        """Undo everything that the run did: writes to memory, queued events, outputs."""
         self.rollback(0)
         self.queue.clear()
         self.outputs = []

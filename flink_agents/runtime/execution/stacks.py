@@ -105,7 +105,11 @@ class Stack:
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
     def seen(self, further_lines: Sequence[str] = ()) -> StackSnapshot:
-        """Return a snapshot of the stack from the user's first frame on, without frames of this package."""
+        """Return a snapshot of the stack from the user's first frame on, without frames of this package.
+
+        Args:
+            further_lines: Lines that follow the frames in the text of the snapshot.
+        """
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
         shown = [frame for frame in self.frames[start:] if not frame.f_code.co_filename.startswith(_RUNTIME)]
@@ -203,19 +207,23 @@ def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
 
 
 def _is_awaited(value: Any) -> bool:
+    """Return True if a value is a coroutine, a generator or a future, or a wrapper that hides one."""
     has_frame = inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
     return has_frame or asyncio.isfuture(value) or type(value).__name__ in _WRAPPERS
 
 
 def _line(frame: FrameType) -> int:
+    """Return the line that a frame executes; the first one of its function if that is unknown."""
     return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 def _sleep_text(frame: FrameType) -> str:
+    """Return the call of ``asyncio.sleep`` that a frame executes, as text."""
     return f"asyncio.sleep({frame.f_locals.get('delay')!r})"
 
 
 def _thread_text(frame: FrameType) -> str:
+    """Return the call of ``asyncio.to_thread`` that a frame executes, as text."""
     function = frame.f_locals.get("func")
     return f"asyncio.to_thread({getattr(function, '__qualname__', type(function).__qualname__)})"
 

@@ -6,7 +6,7 @@ that task. The name of a task is its path: the action itself is ``""``, its thir
 of that ``2.0``. So concurrent branches cannot take each other's numbers, in whatever order they come to their
 calls.
 
-Outcomes are delivered one at a time (``runtime.execution.outcomes``), and each has its place in their
+Outcomes are delivered one at a time (``runtime.execution.calls``), and each has its place in their
 *order*. A success is recorded before it is delivered. Other outcomes are recorded when the action may have
 reacted to them: with its next call, or with its end. If an action fails, its failure is not recorded. So its
 next attempt, or the next attempt of the job, makes the call again.

@@ -18,17 +18,18 @@ from typing import Any
 from flink_agents.api.common.current import OWN_LOCKS
 from flink_agents.runtime.execution.action_run import current_step
 from flink_agents.runtime.execution.calls import durable_code
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.outcomes.pending import ActionTask, OwnFuture
-from flink_agents.runtime.execution.waits.action_waits import ActionTimer
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls.pending import ActionTask, OwnFuture
+from flink_agents.runtime.execution.waits.run_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
-"""Names of functions of ``asyncio.tasks`` that await a new future in place of the given ones."""
+"""Functions of ``asyncio.tasks`` that await a new future, and their variable with those that end it."""
 
 _ENDS_OF_GROUPS = {("asyncio.taskgroups", "__aexit__"), ("anyio._backends._asyncio", "__aexit__")}
 """Modules and functions of task groups that wait for the group's ``_tasks``."""
 
 _ROOM = __name__.rpartition(".")[0]
+"""The package of this module, whose frames are skipped."""
 
 _OF_LOCKS = ("asyncio", "anyio")
 """Libraries that implement locks for other libraries."""
@@ -46,6 +47,7 @@ class _Collection:
         gc.callbacks.append(self._note)
 
     def _note(self, phase: str, info: dict[str, int]) -> None:
+        """Note that a collection starts or stops: a callback of ``gc``."""
         self.thread = threading.get_ident() if phase == "start" else None
 
 
@@ -53,7 +55,7 @@ _collection = _Collection()
 
 
 class _ActionHandle(asyncio.Handle):
-    """A counted handle."""
+    """A handle of an action, which counts while it is scheduled or runs."""
 
     __slots__ = ()
 
@@ -110,6 +112,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def _runs_here(self) -> bool:
+        """Return True if the calling thread runs this loop."""
         try:
             return asyncio.get_running_loop() is self
         except RuntimeError:
@@ -214,6 +217,7 @@ def make_task(
 def _make_action_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None, options: dict[str, Any]
 ) -> asyncio.Task[Any]:
+    """Create a task, an ``ActionTask`` if code of an action runs. It runs as code of the same function."""
     delivery = current_delivery.get()
     function = durable_code.find_durable_function()
     if context is not None:

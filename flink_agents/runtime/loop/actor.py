@@ -40,7 +40,7 @@ class QueuedInput:
     """An input that waits for its run, or a run that started on Flink's task thread.
 
     Attributes:
-        record: The input.
+        record: The input value, or an event that another run sent with a delay.
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
@@ -280,8 +280,8 @@ class KeyActor:
         Args:
             run: The run.
             waiting: Its input.
-            plan: Fingerprint of the plan.
-            codec: Encodes records.
+            plan: Fingerprint of the present plan, for the header of the run.
+            codec: Encodes the records of the journal.
         """
         store, journal = self.journal or (None, None)
         suspension = waiting.suspension
@@ -407,10 +407,15 @@ def cancelled_itself(key_text: str) -> ContextMisuseError:
 def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
     """Check that no user wants to end a run that is about to be executed; otherwise end it.
 
+    Args:
+        actor: The actor of the key.
+        run: The run.
+        waiting: Its input.
+
     Raises:
         RunEndedError: A user wants to end it.
     """
-    if (error := _wanted(actor, run.sequence_number)) is not None:
+    if (error := _requested_end(actor, run.sequence_number)) is not None:
         run.state.ended_by = error
         if waiting.step is not None:
             # Flink's task thread has started this step, and it will never be awaited.
@@ -420,25 +425,32 @@ def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
 
 
 def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActor, seq: int) -> None:
-    """Cancel a run if it is in flight. Only for the loop's thread."""
+    """Cancel a run that a user wants to end, if it is in flight. Only for the loop's thread.
+
+    Args:
+        tasks: The tasks that execute runs, each with its actor.
+        actor: The actor of the key.
+        seq: The sequence number of the run.
+    """
     state = actor.state
     if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
         return
     # Before the cancellation: the task tells it by this reason from one by its own code.
-    state.ended_by = _wanted(actor, seq)
+    state.ended_by = _requested_end(actor, seq)
     for task, working in tasks.items():
         if working is actor and state.ended_by is not None:
             task.cancel()
 
 
-def ended_here() -> None:
-    """Clear the cancellation of the running task, because it was handled."""
+def clear_cancellations() -> None:
+    """Clear the cancellations of the running task, because it has handled them."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
-def _wanted(actor: KeyActor, seq: int) -> RunEndedError | None:
+def _requested_end(actor: KeyActor, seq: int) -> RunEndedError | None:
+    """Return the error with which a run ends because a user requested that; None without a request."""
     mark = actor.ends.get(seq)
     if mark is None:
         return None

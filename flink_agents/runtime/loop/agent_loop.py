@@ -27,12 +27,12 @@ from flink_agents.runtime.execution.action_run import current_step
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.failures import CHANGES, check_run
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.loop_executor import LoopExecutor, cancel_tasks
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
-from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
 from flink_agents.runtime.loop.actor import (
     KeyActor,
@@ -40,8 +40,8 @@ from flink_agents.runtime.loop.actor import (
     QueuedInput,
     cancelled_itself,
     check_not_ended,
+    clear_cancellations,
     end_if_executed,
-    ended_here,
 )
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspender import RunSuspender
@@ -55,6 +55,9 @@ THRESHOLDS = (200_000, 20, 100)
 """When Python looks for cycles; see :func:`_collect_garbage_less_often`."""
 
 T = TypeVar("T")
+
+NEWEST_WEIGHT = 0.1
+"""The weight of the newest duration in ``AgentLoop.expected``."""
 
 PAUSE_SECONDS = 0.003
 """While inputs come, new runs start once in this interval."""
@@ -129,7 +132,7 @@ class AgentLoop:
 
     @property
     def in_flight(self) -> int:
-        """Number of runs that are executed."""
+        """Number of runs that have started here and not ended."""
         return self._begun - self.ended
 
     def age(self, actor: KeyActor) -> float:
@@ -145,7 +148,7 @@ class AgentLoop:
         self._wake_for(actor)
 
     def read(self, actor: KeyActor) -> None:
-        """Have the records of a key read."""
+        """Schedule the reading of the records of a key, on the loop."""
         self._asked += 1
         self._wake_for(actor)
 
@@ -167,10 +170,7 @@ class AgentLoop:
         self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
     def run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
-        """Run a coroutine on the loop, and return a future of its result.
-
-        It is cancelled if the loop has ended.
-        """
+        """Run a coroutine on the loop; return a future of its result, cancelled if the loop has ended."""
         return self._bridge.call_on_loop(coroutine)
 
     def _wake_for(self, actor: KeyActor) -> None:
@@ -198,7 +198,7 @@ class AgentLoop:
             self._bridge.hand(self.replays.end_of_input)
 
     def wait_for_progress(self, seen: int, seconds: float) -> bool:
-        """Return True when ``progress`` is greater than ``seen``; False if that does not happen in time."""
+        """Wait until ``progress`` is greater than ``seen``; False if that takes longer than ``seconds``."""
         return self._bridge.wait_for_progress(
             lambda: self.progress > seen or self.failure is not None, seconds
         )
@@ -246,6 +246,7 @@ class AgentLoop:
         return self._bridge.closed or self.failure is not None
 
     def _serve(self) -> None:
+        """Run the loop: the body of its thread."""
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(make_task)
         # Before any run: limits, clients and durable calls belong to this thread.
@@ -329,6 +330,7 @@ class AgentLoop:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
     def _begin(self, actor: KeyActor) -> None:
+        """Start a task that executes the inputs of a key, unless its last run is being suspended."""
         if actor.suspended is not None:
             # Later inputs wait for the suspended run. Flink's task thread has not stored it yet.
             return
@@ -337,6 +339,7 @@ class AgentLoop:
         self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
 
     async def _work(self, actor: KeyActor) -> None:
+        """Execute the inputs of a key, one after the other, until none is left or one is suspended."""
         notified = False
         task = asyncio.current_task()
         assert task is not None
@@ -432,7 +435,7 @@ class AgentLoop:
             if self._bridge.closed or state.ended_by is None:
                 raise
             # The cancellation was handled. The task continues with the next run.
-            ended_here()
+            clear_cancellations()
             self._executor.end_run(run, waiting.record, state.ended_by, error)
         finally:
             state.executing = False
@@ -442,7 +445,7 @@ class AgentLoop:
         if took >= self._watch.stuck_after:
             self._watch.ended(actor, took)
         if self.ended:
-            self.expected += (took - self.expected) * 0.1
+            self.expected += (took - self.expected) * NEWEST_WEIGHT
         else:
             self.expected = took
         self.ended += 1
@@ -455,10 +458,12 @@ class AgentLoop:
         return has_input
 
     def _fail(self, error: BaseException) -> None:
+        """End the attempt of the job, with the first error that comes here."""
         self.failure = self.failure or error
         self._notify()
 
     def _notify(self, actor: KeyActor | None = None) -> None:
+        """Tell Flink's task thread that there are news, of a key if ``actor`` is given."""
         if actor is not None:
             self._to_look_at.append(actor)
         self.progress += 1

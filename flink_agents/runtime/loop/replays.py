@@ -49,7 +49,7 @@ class Replays:
 
     Attributes:
         no_more_input: True if the input has ended, so that nothing waits for it.
-        uncached: The number of inputs in memory that the loop has chosen.
+        uncached: The number of inputs that the loop has chosen, and so removed from memory.
     """
 
     def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
@@ -135,8 +135,14 @@ class Replays:
                 self.hold(actor)
             return bool(actor.inbox)
 
-    def _overdue(self, actor: KeyActor, recovery: KeyRecovery, since: float) -> None:
-        """Let other inputs run: the recorded one, awaited since ``since``, did not come in time."""
+    def _end_overdue_wait(self, actor: KeyActor, recovery: KeyRecovery, since: float) -> None:
+        """Let other inputs run first: the recorded one did not come in time.
+
+        Args:
+            actor: The actor of the key.
+            recovery: Its recorded runs.
+            since: The time since which the input was awaited, which identifies this wait.
+        """
         with recovery.lock:
             # The input has come meanwhile, or another run waits now.
             if actor.held != since:
@@ -213,7 +219,9 @@ class Replays:
         actor.state = held
         self._held[actor] = recovery
         bridge = self._bridge
-        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, recovery, held.since)
+        bridge.hand(
+            bridge.loop.call_later, self._seconds, self._end_overdue_wait, actor, recovery, held.since
+        )
 
     def _stop_holding(self, actor: KeyActor) -> RunState | None:
         """Stop holding inputs back. Returns the state of the run that waited for its input, if one did."""
@@ -237,7 +245,7 @@ class Replays:
     # -- for any thread ---------------------------------------------------------------
 
     def end_of_input(self) -> None:
-        """Stop all waits for inputs."""
+        """Let all inputs that wait for those of recorded runs start: no further input comes."""
         # First: a key that would hold inputs from now on chooses another one.
         self.no_more_input = True
         for actor, recovery in list(self._held.items()):
@@ -264,11 +272,18 @@ class Replays:
 
 
 def _describe(actor: KeyActor, order: InputOrder) -> str:
+    """Return key, held inputs and the run whose input is awaited, as text."""
     awaited = _awaited(actor.next_seq, order.recorded.first)
     return f"key {decode_key(actor.key_text)!r} holds {actor.backlog} back, for the input of {awaited}"
 
 
 def _awaited(next_seq: int, first: int | None) -> str:
+    """Return the run whose input is awaited, as text.
+
+    Args:
+        next_seq: The next sequence number of the key.
+        first: The number of its first recorded run, or None.
+    """
     if first is not None and next_seq < first:
         return f"run {next_seq}, which recorded nothing"
     return f"recorded run {first}"
@@ -324,9 +339,11 @@ class LateReplays:
         self._give_up(head, actor.key_text, skipped, given_up)
 
     def _is_late(self, skipped: dict[int, int], seq: int) -> bool:
+        """Return True if a skipped run has waited for its input longer than ``LATE_INPUT_TIMEOUT``."""
         return self._clock() // 1000 - max(skipped[seq], self._began) > self._seconds
 
     def _give_up(self, head: Head, key_text: str, skipped: dict[int, int], given_up: list[int]) -> None:
+        """Forget skipped runs: their records may be pruned, and their inputs count as new ones."""
         if not given_up:
             return
         head.skipped = {seq: at for seq, at in skipped.items() if seq not in set(given_up)}

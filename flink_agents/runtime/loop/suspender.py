@@ -60,7 +60,7 @@ class RunSuspender:
         """End waits for signals: none comes any longer."""
         if not self._ended:
             self._ended = True
-            self._bridge.hand(self._end_all)
+            self._bridge.hand(self._end_all_waits)
 
     # -- for the loop's thread --------------------------------------------------------
 
@@ -134,6 +134,7 @@ class RunSuspender:
         return mailbox
 
     def _last_deadline(self, run: Run) -> int | None:
+        """Return the time by which a run must end, in milliseconds since the epoch; None for never."""
         return None if self._deadline is None else run.started_at + self._deadline
 
     async def suspend(self, actor: KeyActor, waiting: QueuedInput, suspended: RunSuspended) -> None:
@@ -202,11 +203,11 @@ class RunSuspender:
         if not suspension.parts:
             return None
         records = suspension.records
-        done = 0
+        previous_count = 0
         reads = list[list[Read]]()
         for _, count in suspension.parts:
-            reads.append(recorded_reads(self._shared.codec, records[done:count]))
-            done = count
+            reads.append(recorded_reads(self._shared.codec, records[previous_count:count]))
+            previous_count = count
         assert isinstance(run.short_term, TracedTree)
         run.short_term = memory = PartTree(run.short_term, reads, run.undo)
         return RunParts(memory, records, suspension.parts)
@@ -251,7 +252,8 @@ class RunSuspender:
         # These signals were removed from state, but their records are void by now.
         waits.give_back(stored)
 
-    def _end_all(self) -> None:
+    def _end_all_waits(self) -> None:
+        """End the waits for signals of all runs in memory."""
         for mailbox in list(self._live):
             mailbox.end_input(self._skips)
 

@@ -71,7 +71,7 @@ class Watchdog:
 
     Args:
         shared: The agent's shared objects.
-        loop: The loop.
+        loop: The event loop that it watches.
         actors: The tasks that execute runs, each with its actor. Only for the loop's thread.
         current: Holds the step whose code runs, in the context of that code.
 
@@ -138,11 +138,11 @@ class Watchdog:
         """Note that a run of a key ended after ``stuck_after`` or more."""
         if self._reported.pop(actor, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
-            self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
+            self._note(logging.INFO, text, self._agent, _key_of(actor), actor.seq, seconds)
             self._note_line(actor, seconds, ended=True)
 
-    def _turn(self) -> None:
-        """Note that the loop is responsive, and check the runs if it is time."""
+    def _note_turn(self) -> None:
+        """Note that the loop has run this callback, and report old runs if it is time."""
         if self._asked is not None:
             # Before the open callback is cleared: the other thread reads both.
             self._answered = time.monotonic() - self._asked
@@ -183,7 +183,7 @@ class Watchdog:
                 reported += 1
                 self._report(task, state, state.action_run, now - state.started)
         if unreported_runs:
-            keys = ", ".join(repr(_key(actor)) for actor in unreported_runs[:MANY])
+            keys = ", ".join(repr(_key_of(actor)) for actor in unreported_runs[:MANY])
             more = ", ..." if len(unreported_runs) > MANY else ""
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(unreported_runs), self.stuck_after, keys, more)
@@ -197,6 +197,7 @@ class Watchdog:
         return next((where for where, *_ in self._fields_of_runs()), None)
 
     def _fields_of_runs(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the fields of a report about each run in flight, for the first of many."""
         now = clock()
         for task, actor in list(self._actors.items())[:MAX_TASKS]:
             state = actor.state
@@ -204,6 +205,7 @@ class Watchdog:
                 yield self._report_fields(task, state, state.action_run, now - state.started)
 
     def _report(self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float) -> None:
+        """Have the thread log a report about a run that takes too long."""
         self._note(logging.WARNING, _REPORT, *self._report_fields(task, state, step, seconds))
 
     def _report_fields(
@@ -251,7 +253,7 @@ class Watchdog:
         self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
 
     def _note(self, level: int, text: str, *args: Any) -> None:
-        """Have the thread log a line."""
+        """Have the watchdog's thread log a line: logging may block, which the loop must not."""
         self._notes.append(partial(_log.log, level, text, *args))
 
     # -- the watcher's thread ---------------------------------------------------------
@@ -272,7 +274,7 @@ class Watchdog:
         if self._asked is None:
             self._asked = time.monotonic()
             # The loop is closed.
-            if not hand_to(self._loop, self._turn):
+            if not hand_to(self._loop, self._note_turn):
                 self._end.set()
         self._end.wait(self._interval)
         self._log_notes()
@@ -310,7 +312,7 @@ class Watchdog:
             return
         episode.reported = True
         self._blocked.inc()
-        client = self._clients.lives_in(task) if step is None else None
+        client = self._clients.name_of_owned(task) if step is None else None
         what = f"client {client!r} of agent {self._agent}" if client is not None else f"agent {self._agent}"
         what = _describe(step) if step is not None else what
         where = stack.where or (step.action.where if step is not None else name_of(frames[0]))
@@ -324,6 +326,7 @@ class Watchdog:
         return None if actor is None or actor.state is None else actor.state.action_run
 
     def _log_notes(self) -> None:
+        """Log what the loop's thread has left to log."""
         while self._notes:
             self._notes.popleft()()
 
@@ -363,7 +366,7 @@ class _Lag:
         self._until = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add a lag."""
+        """Add a lag, and report the longest of this window and the one before."""
         now = time.monotonic()
         if now >= self._until:
             self._until = now + WINDOW_SECONDS
@@ -373,7 +376,7 @@ class _Lag:
         self._tell(round(1000 * max(self._longest, self._before), 1))
 
     def clear(self) -> None:
-        """Reset."""
+        """Report a lag of 0, since nothing runs."""
         self._longest = self._before = 0.0
         self._tell(0)
 
@@ -413,6 +416,7 @@ def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
 
 
 def _describe(step: ActionRun) -> str:
+    """Return action, agent, key, run and event of an attempt, as text."""
     failed = step.retry_state.failed if step.retry_state is not None else ()
     attempt = f", attempt {len(failed) + 1}" if failed else ""
     return (
@@ -421,9 +425,10 @@ def _describe(step: ActionRun) -> str:
     )
 
 
-def _key(actor: KeyActor) -> Any:
+def _key_of(actor: KeyActor) -> Any:
     return decode_key(actor.key_text)
 
 
 def _seconds(duration: timedelta) -> float:
+    """Return a limit in seconds; infinite for a duration of 0, which switches the reports off."""
     return duration.total_seconds() or _NEVER

@@ -33,8 +33,13 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan, LoadedAgent
-from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry, default_policies
-from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
+from flink_agents.runtime.execution.environment import (
+    Durable,
+    LoopServices,
+    RunEnvironment,
+    Telemetry,
+    default_policies,
+)
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.replays import LateReplays

@@ -25,7 +25,7 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.concurrency.bridge import cancelled_from_outside
 from flink_agents.runtime.execution.calls.arguments import encode_arguments
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.environment import Durable
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun
 from flink_agents.runtime.journal.calls import action_path, step_name, task_of
 from flink_agents.runtime.journal.records import CallRecord

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from flink_agents.runtime.concurrency.bridge import awaited_outcome
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution import limits
-from flink_agents.runtime.execution.outcomes.pending import OwnFuture
+from flink_agents.runtime.execution.calls.pending import OwnFuture
 from flink_agents.runtime.execution.stacks import Stack
-from flink_agents.runtime.execution.waits.action_waits import ActionTimer
+from flink_agents.runtime.execution.waits.run_waits import ActionTimer
 
 if TYPE_CHECKING:
     from flink_agents.runtime.loop.agent_loop import AgentLoop

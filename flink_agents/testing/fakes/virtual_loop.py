@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.testing.fakes.clock import (
@@ -243,8 +243,9 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
     def note_work(self) -> None:
         """Tell the clock if the loop executes something. Its watchdog comes again and again."""
+        # A copy: Flink's thread may append to it meanwhile.
         for handle in tuple(self._ready):  # pyright: ignore[reportAttributeAccessIssue]
-            if getattr(handle._callback, "__func__", None) is not Watchdog._turn:  # pyright: ignore[reportPrivateUsage]
+            if getattr(handle._callback, "__func__", None) is not Watchdog._note_turn:  # pyright: ignore[reportPrivateUsage]
                 self.clock.note_work()
                 self._pause = SHORTEST_SECONDS
                 self._looks = 0

@@ -16,7 +16,7 @@ from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan, LoadedAgent
 from flink_agents.plan.binding.needs import may_make_durable_steps
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.environment import Durable
 from flink_agents.runtime.flink.shipping.class_copies import dump_for_this_process
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, assemble

@@ -27,7 +27,7 @@ patch(
 )
 patch(
     "waits-of-other-actions",
-    "execution.waits.changed_code:check_suspended",
+    "execution.failures:check_suspended",
     "recorded | {wait.step for wait in suspension.waits}",
     "set()",
     "A run waits in an action that the agent lacks, and nobody notes it.",
@@ -139,7 +139,7 @@ patch(
 )
 patch(
     "tasks-count-attempts",
-    "execution.outcomes.pending:ActionTask.__init__",
+    "execution.calls.pending:ActionTask.__init__",
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",

@@ -118,7 +118,7 @@ patch(
 )
 patch(
     "overdue-by-an-old-timer",
-    "replays:Replays._overdue",
+    "replays:Replays._end_overdue_wait",
     "if actor.held != since:",
     "if False:",
     "A timer of an earlier wait ends the present one.",

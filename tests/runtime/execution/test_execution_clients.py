@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent
-from flink_agents.runtime.execution.environment import loop_services
+from flink_agents.runtime.execution import environment
 from flink_agents.testing import OperatorHarness
 
 LOG: list[str] = []
@@ -272,7 +272,7 @@ def test_client_that_raises_at_close_is_logged_and_ends_nothing_else(
 def test_client_that_does_not_end_is_left_in_bounded_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_services, "CLIENT_CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(environment, "CLIENT_CLOSE_SECONDS", 0.01)
     previous_threads = set(threading.enumerate())
     with caplog.at_level(logging.WARNING, logger="flink_agents"):
         with OperatorHarness(Rude) as harness:

@@ -29,7 +29,7 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable.upgrades import replace_upgrade
 from flink_agents.api.errors import StoreError
 from flink_agents.api.resources.providers import DeclaredResource
-from flink_agents.plan.binding.resources import PromptProvider
+from flink_agents.plan.binding.loaded import PromptProvider
 from flink_agents.runtime.serde.changed import Stored, read_changed
 from flink_agents.runtime.serde.typenames import Kind
 from flink_agents.testing import OperatorHarness

@@ -63,7 +63,7 @@ def test_nothing_runs_behind_a_run_that_was_suspended() -> None:
 def test_a_timer_of_an_earlier_wait_does_not_end_the_present_one() -> None:
     actor, recovery = recovering(Head("journal"))
     actor.state = cast(Any, SimpleNamespace(phase=Phase.INPUT, since=2.0))
-    Replays._overdue(cast(Any, "no replays"), actor, recovery, 1.0)
+    Replays._end_overdue_wait(cast(Any, "no replays"), actor, recovery, 1.0)
     assert actor.held == 2.0 and not recovery.overdue
 
 

@@ -53,13 +53,13 @@ def test_one_can_be_off(reports: Reports) -> None:
 
 def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     watchdogs: list[watchdog.Watchdog] = []
-    turn = watchdog.Watchdog._turn
+    turn = watchdog.Watchdog._note_turn
 
     def counted(self: watchdog.Watchdog) -> None:
         watchdogs.append(self)
         turn(self)
 
-    monkeypatch.setattr(watchdog.Watchdog, "_turn", counted)
+    monkeypatch.setattr(watchdog.Watchdog, "_note_turn", counted)
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "never":

@@ -60,7 +60,17 @@ def are_former_arguments(
     kwargs: Mapping[str, Any],
     former: CallIdentity,
 ) -> bool:
-    """Return True if ``former`` has the same values, in the classes and the passing of former code."""
+    """Return True if a recorded call has the same arguments, as former code passed them.
+
+    Their classes may have had other names or fewer fields. Each may have been passed by position or by name.
+
+    Args:
+        codec: Encodes arguments.
+        callable_: The function.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        former: The recorded call.
+    """
     if former.function != callable_.identity:
         return False
     for passing in _passings(callable_, args, kwargs):
@@ -127,7 +137,10 @@ def with_clients(
 
 
 def request_text(callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return the arguments as text for people."""
+    """Return the arguments of a call as text for people: ``name=repr``, with hidden and cut parts.
+
+    It has at most ``REQUEST_CHARACTERS`` characters, and no known secret.
+    """
     if callable_.request is not None:
         return callable_.request
     names: Sequence[str] = callable_.positional
@@ -154,6 +167,7 @@ def _cut(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return the repr of an argument; a long one is cut, without its secrets."""
     try:
         text = repr(value)
         if len(text) <= REQUEST_CHARACTERS:
@@ -165,7 +179,7 @@ def _shown(value: Any) -> str:
 
 
 _MOST_CHOICES = 16
-"""The most combinations of former names that are tried, if a class has several."""
+"""The most combinations of former names that are tried, if classes have several."""
 
 _NO_DEFAULT = object()
 
@@ -239,6 +253,7 @@ class _FormerForms(Forms):
         return self.form_of_fields(name, fields, stored.extra)
 
     def _is_default(self, cls: Any, field: str, value: Any) -> bool:
+        """Return True if a stored field has the value that its class has by default."""
         default = _default_of(cls, field)
         if default is _NO_DEFAULT:
             return False
@@ -273,6 +288,7 @@ def _under_former_names(cls: Any, fields: Mapping[str, Any], former: Sequence[st
 
 
 def _default_of(cls: Any, field: str) -> Any:
+    """Return the default of a field; ``_NO_DEFAULT`` if it has none, or if code of the class raises."""
     try:
         if issubclass(cls, BaseModel):
             info = cls.__pydantic_fields__[field]

@@ -55,7 +55,7 @@ _NO_CLIENTS: dict[str, Any] = {}
 
 
 class CallFailed(Exception):
-    """A call has failed for good. It wraps the exception, which a coroutine might not be able to raise.
+    """A call has failed for good. A coroutine cannot raise each exception, so this wraps it.
 
     Args:
         error: The exception that the call raised.
@@ -86,7 +86,7 @@ class AttemptedCall(WaitPhase):
 
     Attributes:
         step: The execution of an action that makes the call.
-        number: The number of the call.
+        number: Its number among the calls of its task; see ``journal.calls``.
         may_have_run: True if an intent is recorded, so that the call may have taken effect.
         attempts: The number of attempts so far.
         task: The task that makes the call.
@@ -155,7 +155,7 @@ class AttemptedCall(WaitPhase):
         Raises:
             AttemptEnded: It may not start.
         """
-        # Set the flag, then check. The code that ends the attempt sets `over`, then reads the flag. So at
+        # Set the flag, then check. The code that ends the attempt sets `closed`, then reads the flag. So at
         # least one of the two sees the other.
         self.inside = True
         self.thread = threading.get_ident()
@@ -178,7 +178,7 @@ class AttemptedCall(WaitPhase):
         """
         # A tool that must not be repeated: its outcome stays unknown.
         if self.step.run.cut_off is not None and self._was_cut_off:
-            return self._unknown("the action was cancelled during the call")
+            return self._unknown_result("the action was cancelled during the call")
         reconciler = self._callable.reconciler if self.may_have_run else None
         retry_state: RetryState | None = None
         while True:
@@ -205,14 +205,14 @@ class AttemptedCall(WaitPhase):
                     # Before the cancellation continues: the next attempt of the action has to know.
                     self._note_cut_off()
                     raise
-                retry_state = self._next(retry_state, redacted(thrown(error)))
+                retry_state = self._next_attempt(retry_state, redacted(thrown(error)))
                 if retry_state is None:
-                    return self._fail(error)
+                    return self._fail_or_unknown(error)
             finally:
                 self.leave_function()
             await self._pause(retry_state.delay)
 
-    def _fail(self, error: BaseException) -> Any:
+    def _fail_or_unknown(self, error: BaseException) -> Any:
         """Return the result of a call whose outcome is unknown; else raise.
 
         A variable of the frame that called the function would be in a cycle with the traceback of the error.
@@ -221,7 +221,7 @@ class AttemptedCall(WaitPhase):
             CallFailed: The call failed for good.
         """
         if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
-            return self._unknown(f"it took longer than {self._callable.seconds:g} seconds")
+            return self._unknown_result(f"it took longer than {self._callable.seconds:g} seconds")
         raise CallFailed(redacted(thrown(error))) from None
 
     @property
@@ -237,7 +237,8 @@ class AttemptedCall(WaitPhase):
             run = self.step.run
             run.cut_off = {*(run.cut_off or ()), (self.step.path, self.number)}
 
-    def _unknown(self, reason: str) -> Any:
+    def _unknown_result(self, reason: str) -> Any:
+        """Return the result that the caller of a request gets if its outcome is unknown, for ``reason``."""
         assert self._callable.unknown is not None
         return self._callable.unknown.result(reason, self.key)
 
@@ -259,6 +260,7 @@ class AttemptedCall(WaitPhase):
     def _bind_copies(
         self, callable_: DurableCallable, wants_key: bool, clients: Mapping[str, Any]
     ) -> partial[Any]:
+        """Return a function bound to a copy of the arguments, and to the key and clients that it takes."""
         args, kwargs = self._plain or self.step.shared.codec.decode(self._data)
         if wants_key and IDEMPOTENCY_KEY not in kwargs:
             kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
@@ -272,13 +274,14 @@ class AttemptedCall(WaitPhase):
         opened_clients = dict[str, Any]()
         for name in self._callable.clients:
             with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
-                wait.awaited = partial(clients.opens_in, name)
+                wait.awaited = partial(clients.opening_task, name)
                 opened = clients.get(name)
                 timely = opened if self._callable.seconds is None else within(self._deadline, opened)
                 opened_clients[name] = (await timely).peek()
         return opened_clients
 
-    def _next(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
+    def _next_attempt(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
+        """Return the state of the next attempt, and report that there is one; None if there is none."""
         delivery = self.step.delivery
         if self._bridge.closed or (delivery is not None and delivery.failing):
             # No further attempt may start.
@@ -312,8 +315,8 @@ class AttemptedCall(WaitPhase):
     async def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Other actions may use the slot meanwhile."""
         slot = self.step.slot
-        what = f"a pause before attempt {self.attempts + 1} of durable call {self._callable.identity}"
-        with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
+        reason = f"a pause before attempt {self.attempts + 1} of durable call {self._callable.identity}"
+        with self.step.run.state.waiting(Phase.RETRY, reason), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
@@ -326,6 +329,7 @@ class AttemptedCall(WaitPhase):
         return self._in_time(function.func, self.awaited, context)
 
     async def _result_in_thread(self, function: partial[Any], context: Context) -> Any:
+        """Call a function in a thread; return its result, which is awaited on the loop if it can be."""
         results: list[Any] = []
 
         def call() -> None:
@@ -355,6 +359,7 @@ class AttemptedCall(WaitPhase):
     def _in_time(
         self, function: Callable[..., Any], result: Awaitable[Any], context: Context
     ) -> Awaitable[Any]:
+        """Return an awaitable for what a function returned, with the timeout of the call if it has one."""
         inside = _await_inside(function, result, context)
         if self._callable.seconds is None:
             return inside
@@ -378,12 +383,13 @@ class AttemptedCall(WaitPhase):
 
     @property
     def _deadline(self) -> Deadline:
-        what = self._callable
-        return Deadline(f"durable call {what.identity}", self.step.action.where, what.seconds)
+        """The timeout of the call, with the text and place that its error shows."""
+        callable_ = self._callable
+        return Deadline(f"durable call {callable_.identity}", self.step.action.where, callable_.seconds)
 
 
 def idempotency_key(call: AttemptedCall) -> str:
-    """Return the idempotency key of a call. BLAKE2b: RFC 7693."""
+    """Return the idempotency key of a call: the 16 bytes BLAKE2b (RFC 7693) of its run and number, in hex."""
     run = call.step.run
     name = step_name(call.step.path, call.number.task)
     parts = (
@@ -400,6 +406,7 @@ def idempotency_key(call: AttemptedCall) -> str:
 
 @lru_cache(maxsize=1)
 def _default_policy() -> RetryPolicy:
+    """Return the policy for functions that raise ``RetryableError`` but have no policy."""
     return RetryPolicy()
 
 
@@ -414,23 +421,27 @@ def _await_inside(
     Context variables that it sets do not reach its caller. A replay would not set them either.
     """
     if not isinstance(awaitable, CoroutineType):
-        awaitable = _awaited(awaitable)
+        awaitable = _await_any(awaitable)
     context.run(durable_function.set, function)
-    return in_context(context, awaitable, _step, function)
+    return in_context(context, awaitable, _resume_inside, function)
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def _await_any(awaitable: Awaitable[Any]) -> Any:
+    """Await an object that is no coroutine, so that a coroutine does it."""
     return await awaitable
 
 
-def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
-    """Resume a coroutine as the code of ``function``; returns the object that it awaits next."""
+def _resume_inside(function: Callable[..., Any], resume: Callable[[Any], Any], value: Any) -> Any:
+    """Resume a coroutine with ``value`` as code of ``function``; returns the object that it awaits next.
+
+    Counts the cancellations of the task that the code requests itself.
+    """
     previous_function = running.function
     running.function = function
     task = asyncio.current_task()
     requests = 0 if task is None else task.cancelling()
     try:
-        return go_on(value)
+        return resume(value)
     finally:
         running.function = previous_function
         if task is not None and (count := task.cancelling() - requests):

@@ -21,11 +21,11 @@ from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carr
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.calls.durable_code import Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
@@ -85,6 +85,7 @@ class DurableCall(AttemptedCall):
         self.after = delivery.seen_by(task) if delivery.unrecorded else _NOTHING_SEEN
 
     def _is_former(self, recorded: CallIdentity) -> bool:
+        """Return True if a recorded call is this one, as code with former classes or parameters made it."""
         codec = self._in_flight.codec
         args, kwargs = self._plain or codec.decode(self._data)
         return are_former_arguments(codec, self._callable, list(args), kwargs, recorded)
@@ -267,7 +268,7 @@ class DurableCall(AttemptedCall):
         """Record the result of the call. From here on the call is never made again.
 
         Args:
-            value: The result.
+            value: The result that the function returned.
             place: Place in the order of outcomes, and microseconds since the start.
         """
         unusable: BaseException | None = None
@@ -301,6 +302,7 @@ class DurableCall(AttemptedCall):
         return record
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
+        """Notify observers that the call failed for good, or that its result cannot be recorded."""
         step = self.step
         self._in_flight.observers.call_failed(
             step.run.state, step.action.name, self.identity.function, self.number, error, record.ended_at
@@ -308,6 +310,7 @@ class DurableCall(AttemptedCall):
 
     @property
     def _values(self) -> SharedValues:
+        """The values that calls with ``shared=True`` store once for all runs."""
         journals = self.step.shared.journals
         assert journals is not None
         return journals.values
@@ -325,6 +328,7 @@ class DurableCall(AttemptedCall):
     def _record(
         self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]
     ) -> CallRecord:
+        """Return the record of an outcome: the bytes of a result, or the recorded form of an error."""
         order, elapsed = place
         record = CallRecord(
             self.identity, value, error, self.attempts, int(time.time() * 1000), order, elapsed
@@ -357,7 +361,7 @@ class DurableCall(AttemptedCall):
             raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
     def _decode(self, record: CallRecord) -> Any:
-        """Return the recorded result."""
+        """Return a recorded result, of the declared type."""
         assert record.value is not None
         codec = self._in_flight.codec
         data = self._values.unpacked(record.value) if self._callable.shared else record.value
@@ -397,7 +401,7 @@ class PendingCall(FutureOutcome):
 
 
 def _is_given_up(error: BaseException, pending: PendingCall | None) -> bool:
-    """Return True if ``error`` ends the task that makes the call, so the call has no outcome."""
+    """Return True if ``error`` is a cancellation of the task that makes the call: it has no outcome then."""
     if pending is None:
         return is_close(error) or cancelled_from_outside(error)
     return pending.stopped and isinstance(error, asyncio.CancelledError)

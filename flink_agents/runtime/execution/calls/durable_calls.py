@@ -22,13 +22,13 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.calls.durable_code import CallingThread, Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.calls.pending import PendingOutcome
 from flink_agents.runtime.execution.calls.results import check_result_type
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.outcomes.pending import PendingOutcome
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited, suspend_at_rest
 from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown, is_inside
@@ -160,8 +160,8 @@ class DurableCalls:
         if step.delivery.unawaited or step.run.waits is not None:
             # First: a forgotten call must fail the action.
             self._check_awaited(step, step.delivery)
-        if (going_on := self.finish(step)) is not None:
-            await going_on
+        if (ending := self.finish(step)) is not None:
+            await ending
         delivery = step.calls
         if delivery is None or step.suspended is not None:
             return
@@ -177,7 +177,11 @@ class DurableCalls:
         await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))
 
     def _check_awaited(self, step: ActionRun, delivery: Delivery) -> None:
-        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits."""
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
+
+        Raises:
+            MissingAwaitError: It has not.
+        """
         check_waits_awaited(step)
         created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
         called = delivery.unawaited.values()
@@ -236,7 +240,7 @@ class DurableCalls:
 
         Args:
             step: The action of the job's agent.
-            delivery: Delivers outcomes to it.
+            delivery: Delivers outcomes to that action, in order.
             path: The path of the sub-agent's action.
             failed: True if it has raised: then calls may finish and be recorded, in bounded time.
         """
@@ -245,11 +249,13 @@ class DurableCalls:
         await self._stop_calls(step, _running_calls(delivery, path))
 
     async def _let_finish(self, delivery: Delivery, path: str) -> None:
+        """Wait until the calls of the code at ``path`` have ended, for at most the grace period."""
         running = _running_calls(delivery, path)
         if running and not self._bridge.closed:
             await asyncio.wait(running, timeout=self.in_flight.grace)
 
     async def _stop_calls(self, step: ActionRun, running: dict[asyncio.Task[Any], PendingOutcome]) -> None:
+        """Cancel calls, and wait for their end. A result that is being recorded is completed."""
         # First stop all, then wait for all: they end concurrently.
         for pending in running.values():
             pending.stop()
@@ -323,7 +329,10 @@ class DurableCalls:
                 await self.in_flight.store(append, delivery, outcomes)
 
     async def void(self, step: ActionRun) -> None:
-        """Make the records of an execution void."""
+        """Record that the records of an execution are void, because its code makes other calls.
+
+        Other waits may take the signals that the execution took.
+        """
         self._observers.action_mismatched(step.run.state, step.action.name)
         journal = journal_of(step)
         waits = step.run.waits
@@ -335,7 +344,7 @@ class DurableCalls:
                 waits.parts.void(step.path)
 
     def replay(self, step: ActionRun, record: ActionRecord) -> None:
-        """Apply the recorded effects of an execution."""
+        """Apply the recorded effects of an execution: writes to memory, events and side outputs."""
         letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
         calls = journal_of(step).step(step.path).calls_made()
         self._observers.action_replayed(step.run.state, step.action.name, calls, letter)
@@ -351,7 +360,12 @@ class DurableCalls:
 
 
 def _running_calls(delivery: Delivery, path: str) -> dict[asyncio.Task[Any], PendingOutcome]:
-    """Return the calls that still run of the action of a sub-agent with that path; of all if it is empty."""
+    """Return the calls that still run, by their tasks.
+
+    Args:
+        delivery: The delivery of the action.
+        path: The path of a sub-agent's action, whose calls these are; empty for all calls.
+    """
     return {
         pending.performing: pending
         for pending in delivery.performing

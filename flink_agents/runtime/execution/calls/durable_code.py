@@ -42,7 +42,7 @@ enter = durable_function.set
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of ``function`` for errors."""
+    """Return the name by which errors and records call ``function``."""
     return DurableCallable(function).identity
 
 

@@ -16,8 +16,8 @@ from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.journal.calls import Number, Outcome
 
 _log = bounded_logger("flink_agents.durable")
@@ -35,8 +35,8 @@ class CallsInFlight:
 
     Attributes:
         bridge: Leads to the event loop, and knows if the attempt of the job is over.
-        codec: Encodes values.
-        observers: Notified of calls.
+        codec: Encodes arguments, results and errors as bytes.
+        observers: Observers of runs, which are notified of calls.
         fail: Ends the attempt of the job because of an error.
         on_call: Called with each durable call before anything else happens; for debugging, or None.
         grace: The seconds for which calls in flight may finish at the end of an attempt.
@@ -63,11 +63,10 @@ class CallsInFlight:
         outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
         late: bool = False,
     ) -> int:
-        """Store records; when that is durable, return the number of outcomes among them.
+        """Store records, wait until they are durable, and return the number of outcomes among them.
 
-        If they cannot be stored, the attempt of the job ends.
-
-        If the attempt ends, actions are cancelled. What they do in their clean-up is not recorded.
+        If they cannot be stored, the attempt of the job ends. Then this waits for the cancellation.
+        What cancelled actions do in their clean-up is not recorded.
 
         Args:
             append: Appends them to the journal.
@@ -109,7 +108,7 @@ class CallsInFlight:
         await self._wait_for_end()
 
     async def _wait_for_end(self) -> NoReturn:
-        """Block until the cancellation comes, so that the action cannot resume, whatever it catches."""
+        """Wait for the cancellation, so that the action cannot resume, whatever it catches."""
         if self.bridge.closed:
             raise asyncio.CancelledError
         await self.bridge.loop.create_future()

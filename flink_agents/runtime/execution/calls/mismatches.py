@@ -23,11 +23,14 @@ MOST_CHARACTERS = 200
 """The most characters of one difference."""
 
 MOST_PLACES = 4
+"""The most differences that are shown."""
+
 MOST_TOKENS = 600
 """With more tokens, the texts between the common start and end count as one difference."""
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _NAME = re.compile(r"(?:^|, )([A-Za-z_][\w.:/ -]*)=")
+"""The name of an argument in the text of a request."""
 
 
 def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
@@ -53,6 +56,7 @@ _CHANGED = (
 
 
 def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
+    """Return advice for a mismatch. It lists foreign awaits of the action, which are not recorded."""
     advice = (
         "let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
         "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets "
@@ -83,22 +87,26 @@ def _call_texts(recorded: CallIdentity | str | None, requested: CallIdentity | s
         classes = _class_texts(recorded, requested)
         difference_text = classes or "they differ in what the record does not show"
         return _call_text(recorded), f"{_call_text(requested)}: {difference_text}"
-    recorded_text, after = difference(redaction.hide(recorded.request), redaction.hide(requested.request))
-    return f"{recorded.function}({recorded_text})", f"{requested.function}({after})"
+    recorded_text, requested_text = difference(
+        redaction.hide(recorded.request), redaction.hide(requested.request)
+    )
+    return f"{recorded.function}({recorded_text})", f"{requested.function}({requested_text})"
 
 
 def _class_texts(recorded: CallIdentity, requested: CallIdentity) -> str:
     """Return the classes of arguments whose fields differ, as text."""
     recorded_fields = recorded.fields or {}
-    after = requested.fields or {}
-    texts = [f"no argument is a {name}" for name in recorded_fields if name not in after]
+    requested_fields = requested.fields or {}
+    texts = [f"no argument is a {name}" for name in recorded_fields if name not in requested_fields]
     for name, fields in recorded_fields.items():
-        if name in after and sorted(fields) != sorted(after[name]):
-            texts.append(f"{name} had the fields {', '.join(fields)}, and has {', '.join(after[name])}")
+        present_fields = requested_fields.get(name)
+        if present_fields is not None and sorted(fields) != sorted(present_fields):
+            texts.append(f"{name} had the fields {', '.join(fields)}, and has {', '.join(present_fields)}")
     return "; ".join(texts)
 
 
 def _call_text(call: CallIdentity | str | None) -> str:
+    """Return a recorded or requested call, or a wait, as text; None is the end of the action."""
     if call is None:
         return "the end of the action"
     if isinstance(call, str):
@@ -113,8 +121,8 @@ def difference(recorded: str, requested: str) -> tuple[str, str]:
     shown = places[:MOST_PLACES]
     more = [f"and {len(places) - len(shown)} more"] if len(places) > len(shown) else []
     recorded_parts = [_shown(recorded, start, end) for start, end, _, _ in shown]
-    after = [_shown(requested, start, end) for _, _, start, end in shown]
-    return "; ".join([*recorded_parts, *more]), "; ".join([*after, *more])
+    requested_parts = [_shown(requested, start, end) for _, _, start, end in shown]
+    return "; ".join([*recorded_parts, *more]), "; ".join([*requested_parts, *more])
 
 
 Place = tuple[int, int, int, int]
@@ -138,13 +146,15 @@ def _places(first: str, second: str) -> list[Place]:
     codes = [("replace", 0, len(middles[0]), 0, len(middles[1]))]
     if max(map(len, middles)) <= MOST_TOKENS:
         codes = SequenceMatcher(None, *middles, autojunk=False).get_opcodes()
-    starts = [_offsets(tokens) for tokens in (first_tokens, second_tokens)]
+    # Of the tokens between the common start and end.
+    offsets = _offsets(first_tokens)[start:]
+    second_offsets = _offsets(second_tokens)[start:]
     places = [
-        (starts[0][start + a], starts[0][start + b], starts[1][start + c], starts[1][start + d])
-        for code, a, b, c, d in codes
+        (offsets[begin], offsets[stop], second_offsets[second_begin], second_offsets[second_stop])
+        for code, begin, stop, second_begin, second_stop in codes
         if code != "equal"
     ]
-    return _joined(places)
+    return _join_close(places)
 
 
 def _offsets(tokens: list[str]) -> list[int]:
@@ -155,7 +165,8 @@ def _offsets(tokens: list[str]) -> list[int]:
     return offsets
 
 
-def _joined(places: list[Place]) -> list[Place]:
+def _join_close(places: list[Place]) -> list[Place]:
+    """Return differences in order, where neighbours with at most ``CONTEXT`` characters between are one."""
     joined_places = places[:1]
     for (_, end, _, _), place in pairwise(places):
         if place[0] - end <= CONTEXT:

@@ -44,13 +44,14 @@ from flink_agents.runtime.serde.values import OwnForm, has_form, own_form_adapte
 _RETURN_LESS = "return what the run needs, or a reference to it"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address in a repr, which differs in every process."""
 
 
 class ResultType:
     """A type of results, with what follows from it.
 
     Args:
-        kind: The type.
+        kind: The type, as the author wrote it.
 
     Attributes:
         text: The type as text that is equal in every process, for records.
@@ -87,27 +88,28 @@ class ResultType:
         """
         with self._classes.activate():
             try:
-                value = self._restored(codec.decode(data))
+                value = self._restore_own_form(codec.decode(data))
             except UnknownTypeNameError:
                 # Its class was renamed: the type names the successor.
-                return self._converted(codec, data)
+                return self._convert_fields(codec, data)
         if recorded_type == self.text:
             return value
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             try:
-                return self._converted(codec, data)
+                return self._convert_fields(codec, data)
             except (ValidationError, StateError):
                 raise error from None
 
-    def _restored(self, value: Any) -> Any:
+    def _restore_own_form(self, value: Any) -> Any:
+        """Return a decoded result; one that its class serialized itself is read by that class."""
         if isinstance(value, OwnForm):
             assert self._own_form is not None
             return self._own_form.validate_python(value.content)
         return value
 
-    def _converted(self, codec: ValueCodec, data: bytes) -> Any:
+    def _convert_fields(self, codec: ValueCodec, data: bytes) -> Any:
         """Return a result of another class, from its stored fields."""
         return self._adapter.validate_python(codec.decode_fields(data), by_name=True, by_alias=True)
 
@@ -126,6 +128,7 @@ def result_type_of(kind: Any) -> ResultType:
 
 @lru_cache(maxsize=256)
 def _cached(kind: Any, order: str | None) -> ResultType:
+    """Return a type with its checks. Equal types may differ in the ``order`` of their members."""
     return ResultType(kind)
 
 
@@ -191,6 +194,7 @@ def _text(kind: Any) -> str:
 
 
 def _texts(kinds: tuple[Any, ...]) -> Iterator[str]:
+    """Yield types as text. A list, as in ``Callable[[int], str]``, is one text."""
     for kind in kinds:
         yield f"[{', '.join(_texts(tuple(kind)))}]" if isinstance(kind, list) else _text(kind)
 
@@ -205,12 +209,16 @@ _NEVER = {
 """Kinds of schemas of pydantic whose values state never holds."""
 
 _LIVE = Iterator, Awaitable, AsyncIterable, BaseException
+"""Classes whose instances exist in one process only, so that state never holds them."""
 
 _OF_FIELDS = frozenset({"model-fields", "dataclass-args", "typed-dict"})
+"""Kinds of schemas that have named fields."""
+
 _NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "expected"})
 """Parts of a schema that are not about the parts of its values."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), object})
+"""Classes of plain values, and ``object``, of which nothing is known."""
 
 
 class Unstorable(NamedTuple):
@@ -228,7 +236,7 @@ class Unstorable(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The part and its values."""
+        """The part and its values, as text for errors."""
         return f"{self.path}: {self.what}" if self.path else self.what
 
 
@@ -255,13 +263,14 @@ def classes_in(schema: Any) -> list[type]:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Yield the schemas that a schema combines."""
+    """Yield the schemas directly inside a schema, such as those of list items or union members."""
     for name, part in node.items():
         if name not in _NO_SCHEMAS:
             yield from _schemas_in(part)
 
 
 def _schemas_in(part: Any) -> Iterator[Any]:
+    """Yield the outermost schemas in a part of a schema: in itself, or in a dict or list of them."""
     if isinstance(part, dict):
         if isinstance(part.get("type"), str):
             yield part
@@ -289,8 +298,8 @@ class _Search:
         """Yield the parts of a schema whose values state cannot hold.
 
         Args:
-            node: The schema.
-            path: The path to it.
+            node: The schema, or a part of it.
+            path: The class and field that it describes, such as ``Order.callback``.
             where: The place of the class around it, or None.
             has_own_form: True if its type serializes its values itself: then that may be their stored form.
         """
@@ -325,6 +334,7 @@ class _Search:
                 yield from self.unstorable(part, path, where, serializes_itself)
 
     def _of_class(self, node: Any) -> Iterator[Unstorable]:
+        """Yield the parts of a model or data class that state cannot hold, private attributes included."""
         cls: Any = node["cls"]
         place = place_of_class(cls)
         try:
@@ -354,4 +364,5 @@ def _live_instance(cls: Any, has_own_form: bool) -> str | None:
 
 
 def _name(cls: Any) -> str:
+    """Return a class as ``module.qualname``."""
     return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)

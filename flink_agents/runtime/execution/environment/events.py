@@ -78,8 +78,8 @@ class EventRecords:
         """Return the event that :meth:`packed` converted. If its class is gone, a ``NamedEvent`` replaces it.
 
         Args:
-            kind: Its type.
-            content: Its fields.
+            kind: Its type string; None if ``content`` is the event itself.
+            content: Its fields by name; the value of an output.
             shape: The shape of its class; None if that is unchanged.
 
         Raises:
@@ -96,10 +96,11 @@ class EventRecords:
             return NamedEvent(type=kind, attributes=content)
         if shape is not None and shape != shape_of(event_class):
             return _changed(event_class, kind, content)
-        return self._constructed(event_class, kind, content)
+        return self._construct(event_class, kind, content)
 
     @staticmethod
-    def _constructed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
+    def _construct(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
+        """Return an event of a class that has not changed, from its recorded fields, without validation."""
         for name, field in event_class.model_fields.items():
             if field.is_required() and name not in content:
                 raise _event_changed(kind, name)
@@ -160,6 +161,12 @@ class EventRecords:
 
 
 def _changed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
+    """Return an event that was recorded when its class had other fields.
+
+    Raises:
+        PlanChangedError: The class has a new field without a default, and no upgrade function.
+        UpgradeFailedError: The upgrade function returned no event, or raised.
+    """
     name = str(FunctionRef.from_object(event_class))
     upgrade = upgrade_of(name)
     if upgrade is None:
@@ -179,6 +186,7 @@ def _changed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Ev
 
 
 def _event_changed(kind: str, field: str, name: str = "") -> PlanChangedError:
+    """Return the error of a recorded event whose class ``name`` has a new required field."""
     upgrade = f", or make the event in a function with @upgrades({name!r})" if name else ""
     return PlanChangedError(
         f"an unfinished run has a recorded event {kind!r}, whose class has a new field {field!r} without a "
@@ -195,7 +203,7 @@ class ReceivedValues:
     the library when it runs, after its input has come, so each conversion checks if it is loaded.
 
     Args:
-        codec: Copies values.
+        codec: Copies values by encoding and decoding them.
         has_chat_models: True if the agent has chat models.
 
     Attributes:
@@ -218,6 +226,7 @@ class ReceivedValues:
         return as_data(value, self._copied)
 
     def _copied(self, value: Any) -> Any:
+        """Return a copy of a value; the value itself if it cannot be encoded."""
         try:
             return self._codec.copy(value)
         except StateError:
@@ -231,7 +240,7 @@ class Route:
     Attributes:
         actions: The actions with a trigger for the type, whatever their conditions are.
         leaves: True if such events leave the agent instead.
-        types: The type, as an action that sent one such event reports it.
+        types: The type string alone in a tuple: what observers get if an action sends one such event.
     """
 
     __slots__ = ("actions", "leaves", "types")
@@ -270,6 +279,7 @@ class Routes:
             yield from (cls.EVENT_TYPE for cls in action.trigger_classes)
 
     def _find(self, event: object) -> Route | None:
+        """Return the route of an event, and cache it; None if it is not an event."""
         if not isinstance(event, Event):
             return None
         if isinstance(event, NamedEvent):
@@ -286,6 +296,7 @@ class Routes:
         return table[key]
 
     def _matching(self, event: Event) -> Iterable[BoundAction]:
+        """Yield the actions with a trigger for an event."""
         for action in self._actions:
             if event.event_type in action.trigger_types or isinstance(event, action.trigger_classes):
                 yield action
@@ -344,7 +355,7 @@ class OutputChecks:
 
 
 def _checked(kind: Any) -> Carry | None:
-    """Return a function that compares values with a type and returns them as they are."""
+    """Return a function that checks a value against a type, and returns it; None if any value fits."""
     compare = check_of(kind)
     if compare is None:
         return None

@@ -26,10 +26,9 @@ from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.calls.delivery import current_delivery
+from flink_agents.runtime.execution.environment import Durable, RunEnvironment
 from flink_agents.runtime.execution.loop_executor import LoopExecutor
-from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 
@@ -67,8 +66,8 @@ class SubAgents:
         self._loop = loop
         self._executor = executor
         # The caller's object is kept alive, so that no other object gets its id().
-        self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
-        self._made: list[CompiledSubAgent] = []
+        self._compiled_by_id: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
+        self._compiled: list[CompiledSubAgent] = []
 
     def prepare_call(
         self, caller: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
@@ -82,6 +81,12 @@ class SubAgents:
             agent: An instance, or a class.
             event: An event, or an input.
             traced: True if the answer includes a transcript.
+
+        Raises:
+            ContextMisuseError: The caller is a ``def`` action.
+            AgentCycleError: The sub-agent is one that waits for this answer.
+            UnknownEventError: No action of the sub-agent handles the event.
+            UnknownSideOutputError: The caller's agent lacks a side output of the sub-agent.
         """
         if not caller.action.is_async:
             raise ContextMisuseError(
@@ -103,29 +108,31 @@ class SubAgents:
 
     async def close(self) -> None:
         """Close the clients and resources of all sub-agents, the latest first."""
-        for called in reversed(self._made):
+        for called in reversed(self._compiled):
             await called.shared.services.clients.close()
             await called.shared.agent.close_resources(CLIENT_CLOSE_SECONDS)
 
     def _find_compiled(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
-        cache_entry = self._known.get(id(agent))
+        """Return a sub-agent that is ready to be called; it is compiled if no equal one was."""
+        cache_entry = self._compiled_by_id.get(id(agent))
         if cache_entry is not None:
             return cache_entry[1]
         instance = instance_of(agent)
         plan, code = compile_with_code(instance)
         functions = tuple(action.function for action in code.actions.values())
-        for called in self._made:
+        for called in self._compiled:
             if called.plan == plan and called.functions == functions:
                 # If the user creates a new object for each call, the compiled agent is still reused.
                 return called
         called = self._bind_agent(plan, code, functions)
-        self._made.append(called)
-        self._known[id(agent)] = agent, called
+        self._compiled.append(called)
+        self._compiled_by_id[id(agent)] = agent, called
         return called
 
     def _bind_agent(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> CompiledSubAgent:
+        """Return a compiled sub-agent with the objects that its runs share."""
         shared = self._shared.for_sub_agent(LoadedAgent(plan, code), _OfRoot())
         shared.services.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared, self._executor))
@@ -164,13 +171,14 @@ class SubAgents:
 
 
 async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> Answer:
+    """Execute a sub-agent for one event, report that to observers, and return its answer."""
     root = run.root
     observers = root.shared.telemetry.observers
     if observers.agent_called is None or observers.agent_answered is None:
         outputs = await called.executor.answer(run, event)
     else:
-        what = root.run.state, root.action.name, called.plan.name
-        observers.agent_called(*what)
+        caller_and_name = root.run.state, root.action.name, called.plan.name
+        observers.agent_called(*caller_and_name)
         started = time.monotonic()
         error = None
         try:
@@ -179,7 +187,7 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
             error = raised
             raise
         finally:
-            observers.agent_answered(*what, time.monotonic() - started, error)
+            observers.agent_answered(*caller_and_name, time.monotonic() - started, error)
     transcript = run.hand_over()
     outputs = [run.caller.shared.received.as_received(output) for output in outputs]
     return Answer(called.plan.name, outputs, transcript)

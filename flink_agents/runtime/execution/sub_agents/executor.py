@@ -23,12 +23,12 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Outcome, cancelled_from_outside
 from flink_agents.runtime.concurrency.timeouts import thread_wait
 from flink_agents.runtime.execution.action_run import ActionRun, current_step
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.calls.pending import ActionTask
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.loop_executor import LoopExecutor
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import ActionTask
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import AttemptEnd, SubAgentRun, root_of, run_of
@@ -97,7 +97,7 @@ class SubAgentExecutor(LoopExecutor):
     async def _perform_unrecorded(self, step: ActionRun) -> None:
         """Execute an attempt in a run that has no records."""
         task = asyncio.Task(
-            self._outcome(step, None), loop=asyncio.get_running_loop(), context=_outside_of_steps()
+            self._execute_attempt(step, None), loop=asyncio.get_running_loop(), context=_outside_of_steps()
         )
         try:
             await asyncio.wait({task})
@@ -116,7 +116,7 @@ class SubAgentExecutor(LoopExecutor):
         if not delivery.counted:
             delivery.count(asyncio.get_running_loop())
         end = run.attempt_end = AttemptEnd(root, delivery, path, run.outer)
-        end.start(partial(self._outcome, step, end))
+        end.start(partial(self._execute_attempt, step, end))
         delivery.expect(end)
         try:
             await end.future
@@ -127,7 +127,7 @@ class SubAgentExecutor(LoopExecutor):
         step.sent = performed.sent
         step.side = performed.side
 
-    async def _outcome(self, step: ActionRun, end: AttemptEnd | None) -> Outcome:
+    async def _execute_attempt(self, step: ActionRun, end: AttemptEnd | None) -> Outcome:
         """Execute an attempt; returns the execution that succeeded, or its error.
 
         If the attempt continued according to the records, the replay has to continue as well. Its code may
@@ -180,6 +180,7 @@ class SubAgentExecutor(LoopExecutor):
         return following, failures
 
     async def _execute_code(self, step: ActionRun) -> None:
+        """Execute an attempt in the slot of the calling action, within its timeout if it has one."""
         step.variables = copy_context()
         step.slot = root_of(step).require_slot()
         timeout = step.action.settings.timeout
@@ -190,7 +191,7 @@ class SubAgentExecutor(LoopExecutor):
         if step.has_ended:
             # The call was cancelled before the code has started.
             raise asyncio.CancelledError
-        task = self._start(step)
+        task = self._start_code(step)
         step.task = task
         try:
             await asyncio.wait({task})
@@ -203,7 +204,7 @@ class SubAgentExecutor(LoopExecutor):
             await self._end_attempt(step, task)
         task.result().result()
 
-    def _start(self, step: ActionRun) -> asyncio.Task[Outcome]:
+    def _start_code(self, step: ActionRun) -> asyncio.Task[Outcome]:
         """Start the user's code in a task, and return that.
 
         If outcomes of the calling action are delivered in order, the task is one of that action, and its own
@@ -217,12 +218,12 @@ class SubAgentExecutor(LoopExecutor):
         variables.run(thread_wait.set, thread_wait.get())
         end = run_of(step).attempt_end
         if end is None or delivery is None:
-            return asyncio.Task(self._executed(step), loop=loop, context=variables)
+            return asyncio.Task(self._run_code(step), loop=loop, context=variables)
         variables.run(current_delivery.set, delivery)
         if step.action.settings.timeout is not None:
             self._limit_time(step, end.path, end.name)
         task = ActionTask(
-            self._executed(step), delivery=delivery, parent="", path=end.path, loop=loop, context=variables
+            self._run_code(step), delivery=delivery, parent="", path=end.path, loop=loop, context=variables
         )
         end.future.inner = task
         self._let_rest(step)
@@ -234,7 +235,7 @@ class SubAgentExecutor(LoopExecutor):
         if end is not None:
             end.let_rest()
 
-    async def _executed(self, step: ActionRun) -> Outcome:
+    async def _run_code(self, step: ActionRun) -> Outcome:
         """Execute the user's code, whose exception a task may not be able to carry."""
         try:
             self.call(step)
@@ -261,6 +262,7 @@ class SubAgentExecutor(LoopExecutor):
 
     @override
     def _ran_before(self, step: ActionRun) -> float:
+        """Return the seconds for which the attempt ran before the run of the calling action was suspended."""
         end = run_of(step).attempt_end
         of_root = root_of(step).retry_state
         if end is None or of_root is None or of_root.ran is None:
@@ -277,6 +279,7 @@ class SubAgentExecutor(LoopExecutor):
         return self.failed(step, error)
 
     def _is_mismatched(self, step: ActionRun) -> bool:
+        """Return True if the replay of the calling action differs from its records."""
         delivery = step.delivery
         return delivery is not None and delivery.mismatch is not None
 
@@ -289,12 +292,12 @@ class SubAgentExecutor(LoopExecutor):
 
     @override
     def fail_whole_job(self, step: ActionRun, error: BaseException) -> NoReturn:
-        self._take_back(step)
+        self._roll_back(step)
         raise error
 
     @override
     def fail(self, step: ActionRun, error: BaseException) -> None:
-        self._take_back(step)
+        self._roll_back(step)
         if isinstance(error, ENDS) or self._policy_of(step.action) is not OnError.IGNORE:
             raise error
         self._give_up(step.run, step.action, step.event, error, "", OnError.IGNORE)
@@ -317,6 +320,7 @@ def _outside_of_steps() -> Context:
 
 
 def _needs_thread(step: ActionRun) -> ContextMisuseError:
+    """Return the error of an action of a sub-agent that needs a thread, which it cannot get."""
     return ContextMisuseError(
         f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} needs a thread",
         expected="an async def action, or a def action that ends at once",

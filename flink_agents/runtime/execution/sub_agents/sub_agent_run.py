@@ -20,9 +20,9 @@ from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.concurrency.bridge import Outcome as CodeOutcome, carried, thrown
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.delivery import Delivery, outside
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.approvals import asked_inside, forget_asked
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, attempts_task, sub_agent_path
@@ -41,8 +41,8 @@ class ScopedTree(MemoryTree):
     Writes stay in it until the hand-over.
 
     Args:
-        outer: The other tree.
-        path: Path of the object in it. The object need not exist.
+        outer: The memory of the caller.
+        path: Path of the object in that. The object need not exist.
         undo: Log of the writes to this tree.
     """
 
@@ -66,7 +66,7 @@ class ScopedTree(MemoryTree):
         return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
 
     def hand_over(self) -> None:
-        """Write the changes of this tree to the other tree.
+        """Write the changes of this tree to the memory of the caller.
 
         Raises:
             MemoryPathError: By now, a plain value is where an object was.
@@ -92,6 +92,7 @@ class SubAgentRun(Run):
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
         traced: True if the answer includes a transcript, or that of an enclosing sub-agent does.
+        outer: The attempts of the enclosing sub-agents, as numbers with dots; empty for the outermost one.
         attempt_end: The end of the attempt that is executed; None before the first one, and in a run that has
             no records.
     """
@@ -165,7 +166,7 @@ class SubAgentRun(Run):
 
         Args:
             step: The action run.
-            kind: The kind of the entry.
+            kind: "event" for an event that the action sent, "chat" for a conversation with a model.
             name: Type of the event, or name of the chat model.
             content: The content; it becomes JSON.
         """
@@ -220,7 +221,7 @@ def agents_of(step: ActionRun) -> tuple[str, ...]:
 
 
 def _field(name: str) -> str:
-    """Return the name of an agent as one part of a path."""
+    """Return the name of an agent as one part of a path, with its dots and percent signs escaped."""
     return name.replace("%", "%25").replace(".", "%2E")
 
 
@@ -236,9 +237,9 @@ class AttemptEnd(FutureOutcome):
 
     Args:
         root: The action of the job's agent.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to that action, in order.
         path: The path of the action of the sub-agent; see ``journal.calls``.
-        outer: The attempts of the enclosing sub-agents.
+        outer: The attempts of the enclosing sub-agents, as numbers with dots; or empty.
 
     Attributes:
         path: The path of the action of the sub-agent.
@@ -379,6 +380,7 @@ class AttemptEnd(FutureOutcome):
         raise error if type(rebuilt) is type(error) else failures.first_time(rebuilt, error)
 
     def _end(self, task: asyncio.Task[CodeOutcome]) -> None:
+        """Queue the end of the attempt as an outcome; if the replay cannot continue, raise in the code."""
         self.let_rest()
         if task.cancelled() or self.gone or self._delivery.closed:
             return
@@ -398,6 +400,7 @@ class AttemptEnd(FutureOutcome):
             delivery.end(self, self._record(error))
 
     def _record(self, error: BaseException | None) -> WaitRecord:
+        """Return the record of an end: with the error and the approval requests of an attempt that failed."""
         delivery = self._delivery
         root = self._root
         record = WaitRecord(WHAT, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())

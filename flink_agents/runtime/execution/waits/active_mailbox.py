@@ -79,9 +79,12 @@ class ActiveMailbox:
         self._ended_runs: set[int] = set()
         self._signals = signals
         self._ttl = ttl
+        # Identities of signals that are dropped when the source reads them again.
         self._owed: list[str] = []
+        # Identities of signals that recorded runs took: before their replay, and then until their commit.
         self._reserved: list[str] = []
         self._forgotten: list[str] = []
+        # Signals of waits whose action has not learned of them yet.
         self._picked: list[StoredSignal] = []
         self._lock = threading.Lock()
         # Each is written by one thread only.
@@ -136,19 +139,19 @@ class ActiveMailbox:
         """Return the number of open waits for a name that have no signal.
 
         Args:
-            name: The name.
+            name: The name of the signal.
             named: The ids of waits that a signal names, taken or not.
         """
         with self._lock:
-            meant = Counter(
+            meant_counts = Counter(
                 signal.run for signal in self._signals if signal.wait is None and signal.name == name
             )
         wait_count = 0
         for wait in self.open.copy():
             if not wait.is_for(name) or wait.wait_id in named:
                 continue
-            if meant[wait.run]:
-                meant[wait.run] -= 1
+            if meant_counts[wait.run]:
+                meant_counts[wait.run] -= 1
             else:
                 wait_count += 1
         return wait_count
@@ -157,6 +160,7 @@ class ActiveMailbox:
 
     def offer(self, signal: StoredSignal) -> None:
         """Hand a signal to an open wait, or store it for a later one."""
+        # Only signals that name no wait are counted, as in `sent`.
         self._offered += signal.wait is None
         if signal.identity in self._owed:
             # According to a record, it was taken before the restart. The source has read it again.
@@ -175,8 +179,10 @@ class ActiveMailbox:
                 signal._replace(run=None) if signal.run == run else signal for signal in self._signals
             ]
 
-    def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
-        """Reserve the first signal for a wait of that name and id, and return it; None if there is none.
+    def pick(self, name: str, wait_id: str, run: int) -> StoredSignal | None:
+        """Reserve the first signal for a wait of run number ``run``, and return it; None if there is none.
+
+        It names the wait by its id, or else has the name that the wait is for.
 
         Call :meth:`remove_picked` when the action learns of it, and :meth:`release_picked` if it cancels the
         wait.
@@ -184,16 +190,16 @@ class ActiveMailbox:
         with self._lock:
             now = self.clock()
             for signal in self._free(self._signals):
-                meant = signal.name == name and signal.run in (None, run)
-                wanted = signal.wait == wait if signal.wait is not None else meant
-                if wanted and signal.until > now:
+                has_name = signal.name == name and signal.run in (None, run)
+                is_wanted = has_name if signal.wait is None else signal.wait == wait_id
+                if is_wanted and signal.until > now:
                     # Reserved, not removed: the action may cancel the wait before it learns of the signal.
                     self._picked.append(signal)
                     return signal
         return None
 
     def remove_picked(self, signal: StoredSignal) -> None:
-        """Remove a signal that was picked."""
+        """Remove a signal that :meth:`pick` reserved, because the action learns of it."""
         with self._lock:
             self._unpick(signal)
             place = next(at for at, queued_signal in enumerate(self._signals) if queued_signal is signal)
@@ -206,6 +212,7 @@ class ActiveMailbox:
         self._let_take()
 
     def _unpick(self, signal: StoredSignal) -> None:
+        """Release a signal that is reserved for a wait. Call it with the lock."""
         self._picked = [picked_signal for picked_signal in self._picked if picked_signal is not signal]
 
     def end_input(self, skips: bool) -> None:
@@ -251,21 +258,23 @@ class ActiveMailbox:
         return back
 
     def expect(self, runs: int) -> None:
-        """Add to the number of recorded runs that are still to be replayed. For any thread."""
+        """Add to the number of recorded runs still to be replayed; -1 after a replay. For any thread."""
         with self._lock:
             self._recorded += runs
 
     def resumed(self) -> None:
-        """Note that the resumed run has come to its open waits."""
+        """Note that the resumed run has come to the waits that were open when it was suspended."""
         self.resuming = False
 
     def _let_take(self) -> None:
+        """Offer the signals to the open waits, in their order, until one of them has ended."""
         for wait in list(self.open):
             # At most one wait takes it. The others stay open.
             if wait.take_signal():
                 return
 
     def _free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:
+        """Return the signals reserved neither for a recorded run nor for a wait. Call it with the lock."""
         if not (self._reserved or self._picked):
             return list(signals)
         reserved = list(self._reserved)
@@ -303,7 +312,7 @@ def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitReco
 
 
 def _mail_of(record: WaitRecord, until: int) -> StoredSignal:
-    """Return the signal that a wait took, from its record."""
+    """Return the signal that a wait took, from its record; it expires at ``until``, in milliseconds."""
     assert record.identity is not None and record.value is not None
-    id = record.identity.removeprefix(OF_ID) if record.identity.startswith(OF_ID) else None
-    return StoredSignal(record.identity, record.name or "", record.value, id, record.wait, until)
+    signal_id = record.identity.removeprefix(OF_ID) if record.identity.startswith(OF_ID) else None
+    return StoredSignal(record.identity, record.name or "", record.value, signal_id, record.wait, until)

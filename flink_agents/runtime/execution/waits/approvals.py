@@ -35,7 +35,7 @@ from flink_agents.api.events.approvals import (
     wait_of_request,
 )
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 from flink_agents.runtime.execution.waits.run_waits import is_of_task_inside, tag_of_task
@@ -78,6 +78,12 @@ class _Answers:
         self._check = check
 
     def __call__(self, value: Any) -> ApprovalResponse:
+        """Return the response that a signal holds.
+
+        Raises:
+            ValueError: It is for another request, or its arguments are not allowed.
+            ValidationError: It is no response.
+        """
         response = ApprovalResponse.model_validate(value)
         if response.id != self.request.id:
             raise ValueError(f"the request is {self.request.id}")
@@ -164,11 +170,11 @@ def _request(
     run = step.run
     # The id covers the request, not only the number of the run. A new job starts to number its runs at 0, and
     # after a restart another input may get the number of a lost run. An answer to its request must not fit.
-    asks = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
-    path = f"{step.event.id}\x00{wait_id}\x00approval\x00{asks}"
-    mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    requested = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
+    path = f"{step.event.id}\x00{wait_id}\x00approval\x00{requested}"
+    digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
-        id=f"{wait_id}|{mark}",
+        id=f"{wait_id}|{digest}",
         agent=step.shared.agent.name,
         action=step.action.name,
         key=run.key,
@@ -181,7 +187,7 @@ def _request(
 
 
 def _put_aside(step: ActionRun, task: str, value: ApprovalRequest | ApprovalOutcome) -> None:
-    """Emit a request of a task, or its outcome. An outcome leaves even if the action fails later."""
+    """Emit a request of a task, or its outcome, which leaves even if the action fails later."""
     if step.side is None:
         step.side = []
     tag = tag_of_task(APPROVALS_TAG, task) if is_of_sub_agent(task) else APPROVALS_TAG
@@ -192,7 +198,7 @@ def _put_aside(step: ActionRun, task: str, value: ApprovalRequest | ApprovalOutc
 
 
 _PATH = "settled-requests"
-"""The path under which these side outputs are counted."""
+"""The path under which the side outputs of :func:`settle_requests` are counted."""
 
 _MOST_REASON = 500
 """The most characters of the reason of an outcome."""
@@ -217,7 +223,7 @@ def settle_requests(
         run: The run, which is about to be suspended again or committed.
         suspended_waits: The open waits when it was suspended before.
         after: The open waits now; None if the run has ended.
-        codec: Decodes requests.
+        codec: Decodes the requests of stored waits.
         observers: Learn of the outcomes.
     """
     previous_waits = list(suspended_waits)
@@ -269,6 +275,7 @@ def _outcome(run: Run, request: ApprovalRequest, is_over: bool) -> ApprovalOutco
 
 
 def _reason(side_outputs: Iterable[tuple[str, Any]], is_over: bool) -> str:
+    """Return the reason of an outcome: the error of a dead letter, or that the run or the wait has ended."""
     letters = [value for tag, value in side_outputs if tag == DEAD_LETTER_TAG]
     if letters and isinstance(letters[0], DeadLetter):
         letter = letters[0]

@@ -24,8 +24,8 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
+from flink_agents.runtime.execution.calls.delivery import Delivery, outside
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
@@ -35,13 +35,19 @@ from flink_agents.runtime.state.suspended import StoredWait, wait_id
 LOOK_SECONDS = 0.05, 1.0
 """The first and the longest interval after which a wait in memory reads the clock, which may be set."""
 
+_LEAST_SECONDS = 0.001
+"""The shortest interval: the clock counts milliseconds."""
+
+_MOST_DOUBLINGS = 10
+"""The most times that the interval doubles: by then, it has long been at its bound."""
+
 
 class DurableWait(FutureOutcome, SignalWait[Any]):
     """A durable wait that the action awaits.
 
     Args:
         step: The execution of the action.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to the action, in order.
         seconds: The duration or the timeout of the wait; None for no limit.
 
     Attributes:
@@ -138,6 +144,12 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
             self._step.run.waits.unawaited.pop(self, None)
 
     async def _value(self) -> Any:
+        """Wait, and return the result of the wait.
+
+        Raises:
+            RunDeadlineError: The time of the run is over.
+            ContextMisuseError: The code may not use the context.
+        """
         self._step.guard()
         record = await self._outcome()
         if record.end == DEADLINE:
@@ -187,7 +199,7 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
 
     @property
     def run(self) -> int:
-        """Sequence number of the run that waits."""
+        """Sequence number, within its key, of the run that waits."""
         return self._step.run.sequence_number
 
     @property
@@ -232,7 +244,11 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
         return self.ended or self.gone or self._delivery.closed or self._waits.ends_part
 
     def end_if_due(self, number: int = 0) -> None:
-        """End if the time has come, or if nothing else can end the wait; else schedule the next look."""
+        """End if the time has come, or if nothing else can end the wait; else schedule the next look.
+
+        Args:
+            number: The number of looks before this one.
+        """
         if self._is_closed:
             return
         mailbox = self._waits.mailbox
@@ -249,19 +265,19 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
         ends = [at for at in (deadline, last) if at is not None]
         if ends:
             self._stop()
-            least, most = LOOK_SECONDS
+            first, most = LOOK_SECONDS
             loop = asyncio.get_running_loop()
             delay_seconds = (min(ends) - now) / 1000
             if not getattr(loop, "moves_wall_clock", False):
-                delay_seconds = min(delay_seconds, most, least * 2 ** min(number, 10))
+                delay_seconds = min(delay_seconds, most, first * 2 ** min(number, _MOST_DOUBLINGS))
             self._timer = outside().run(
-                loop.call_later, max(delay_seconds, 0.001), self.end_if_due, number + 1
+                loop.call_later, max(delay_seconds, _LEAST_SECONDS), self.end_if_due, number + 1
             )
 
     # -- its end ----------------------------------------------------------------------
 
     def deliver(self, outcome: Outcome) -> None:
-        """End the wait."""
+        """Resume the code that waits, and record the end of the wait unless a record has it."""
         # First: outputs up to here stay, even if the action raises when it resumes.
         self._waits.waited(self._step)
         if self.future.done():
@@ -273,7 +289,7 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
         self.future.set_result(outcome)
 
     def abandon_wait(self) -> None:
-        """End the wait without an outcome."""
+        """End the wait without an outcome: the execution is over."""
         self._close()
         self._give_back()
         self.future.cancel()
@@ -304,16 +320,19 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
         delivery.mark_recorded(outcomes)
 
     def _close(self) -> None:
+        """Let nothing end the wait any longer: its timer is cancelled, and no signal finds it."""
         self._stop()
         self._waits.mailbox.open.pop(self, None)
 
     def _stop(self) -> None:
+        """Cancel the timer of the wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def _waits(self) -> RunWaits:
+        """The waits of the run, which exist from its first wait on."""
         waits = self._step.run.waits
         assert waits is not None
         return waits

@@ -14,7 +14,7 @@ from flink_agents.api.common.current import isolated
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, delivery_for
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord
@@ -24,7 +24,7 @@ from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, StoredWait
 
 Fit = Callable[[Any], Any]
-"""Converts a decoded value to the type that an action waits for, or raises if the value does not fit."""
+"""Converts a decoded value to the type that an action waits for; raises any exception if it does not fit."""
 
 MAX_REASON = 1000
 """The most characters of the reason why a signal was rejected."""
@@ -46,7 +46,7 @@ class Pause(DurableWait):
 
     @property
     def awaited_as(self) -> str:
-        """The user's call."""
+        """The user's call as text, for errors."""
         return f"ctx.sleep({self._seconds:g})"
 
     def open_wait(self) -> StoredWait:
@@ -58,7 +58,7 @@ class Pause(DurableWait):
         return TIMEOUT if skips else None
 
     def value_of(self, record: WaitRecord) -> None:
-        """Return nothing: the pause is over."""
+        """Return None: the pause is over."""
 
 
 class WaitForSignal(DurableWait):
@@ -66,7 +66,7 @@ class WaitForSignal(DurableWait):
 
     Args:
         step: The execution of the action.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to the action, in order.
         seconds: The timeout; None for no limit.
         name: Name of the signal.
         fit: Checks and converts its value; None if any value will do.
@@ -100,7 +100,7 @@ class WaitForSignal(DurableWait):
 
     @property
     def awaited_as(self) -> str:
-        """The user's call."""
+        """The user's call as text, for errors."""
         return f"ctx.wait_for_signal({self.name!r})"
 
     def open_wait(self) -> StoredWait:
@@ -162,6 +162,7 @@ class WaitForSignal(DurableWait):
         )
 
     def _mismatch(self, recorded: Outcome) -> str | None:
+        """Return the object of the wait, as text, if it or its type was not recorded so; else None."""
         mismatch = super()._mismatch(recorded)
         if mismatch is None and isinstance(recorded, WaitRecord) and recorded.value is not None:
             wrong = self._misfit(recorded.value)
@@ -169,6 +170,7 @@ class WaitForSignal(DurableWait):
         return mismatch
 
     def _learned(self) -> None:
+        """Use up the signal that ended the wait: the action learns of it."""
         signal = self._picked
         self._picked = None
         if signal is not None:
@@ -176,6 +178,7 @@ class WaitForSignal(DurableWait):
             self._waits.mailbox.remove_picked(signal)
 
     def _give_back(self) -> None:
+        """Release the signal that would have ended the wait: the action never learns of it."""
         signal = self._picked
         self._picked = None
         if signal is not None:
@@ -235,7 +238,7 @@ def signal_wait_of(
 
 
 def _noted(wait: W, step: ActionRun) -> W:
-    """Note that a wait must be awaited."""
+    """Note that a wait must be awaited, and return it."""
     assert step.run.waits is not None and step.delivery is not None
     step.run.waits.unawaited[wait] = step.delivery
     return wait

@@ -1,4 +1,7 @@
-"""The durable waits of one run, its signals, its parts, and its outputs while it can be suspended.
+"""The waits of actions, and what a run with durable waits has: its signals, parts, and outputs that left.
+
+Timers and waits for a limit or a client are outcomes with a place in the order of an execution. A run with
+durable waits can be suspended.
 
 A run that frees its key while it is suspended has parts. A part ends where the run was suspended: at a wait
 of one execution, after all outcomes that were recorded by then. The next outcome of this execution starts the
@@ -7,7 +10,11 @@ next part, and so does any later execution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,14 +22,194 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.events.approvals import ApprovalOutcome
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
-from flink_agents.runtime.execution.outcomes.pending import PendingOutcome
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.calls.pending import FutureOutcome, PendingOutcome
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.calls import Number, Outcome, is_inside, task_of
 from flink_agents.runtime.journal.memory_reads import PartTree
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait
+
+
+class ActionTimer(PendingOutcome):
+    """A timer that an action set. Its end is an outcome.
+
+    Args:
+        delivery: The delivery of the action.
+        loop: The event loop.
+        when: Time of the loop at which the timer fires.
+        callback: The function to call then.
+        args: Arguments of the callback.
+        context: The context in which it is called.
+    """
+
+    __slots__ = ("_args", "_callback", "_context", "_delivery", "_fired", "_loop", "_timer", "_when")
+
+    _source_traceback = None
+    """Read by ``asyncio`` from the timers that its loop creates."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        loop: asyncio.AbstractEventLoop,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+    ) -> None:
+        super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
+        self._delivery = delivery
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._fired = False
+        self.not_before = delivery.now + when - delivery.time()
+        self._timer: asyncio.TimerHandle | None = None
+        if not (delivery.replaying and delivery.recorded(self.number) is not None):
+            self.begin()
+        delivery.expect(self)
+
+    def begin(self) -> None:
+        """Start the timer of the loop, unless a record ends the wait."""
+        if self._timer is None:
+            remaining_seconds = self._when - self._delivery.time()
+            self._timer = outside().run(self._loop.call_later, remaining_seconds, self._fire)
+
+    def when(self) -> float:
+        """Return the time of the loop at which it fires."""
+        return self._when
+
+    def cancel(self) -> None:
+        """Cancel the timer: its callback is not called."""
+        self._stop()
+        self._delivery.detach_wait(self)
+        self.gone = True
+
+    def cancelled(self) -> bool:
+        """Return True if it was cancelled."""
+        return self.gone
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Call the callback: the end of the timer has its turn."""
+        self._stop()
+        self._call()
+
+    def abandon_wait(self) -> None:
+        """Fire without an order, if a library set the timer and it outlives the action."""
+        if self._fired:
+            self._call()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        """Queue the end of the timer as an outcome; call back at once if the execution is over."""
+        self._fired = self._delivery.fired = True
+        if self._delivery.closed:
+            self._call()
+        elif not self.gone:
+            self._delivery.end(self, _wait_record(self._delivery, "a timer"))
+
+    def _call(self) -> None:
+        self._loop.call_soon(self._callback, *self._args, context=self._context)
+
+
+class ResourceWait(FutureOutcome):
+    """A wait of the context for a limit or a client.
+
+    Args:
+        delivery: The delivery of the action.
+        what: What is awaited, as text; recorded, too.
+        make: Creates the coroutine that waits.
+    """
+
+    __slots__ = ("_delivery", "_make", "_what")
+
+    def __init__(self, delivery: Delivery, what: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
+        self._delivery = delivery
+        self._what = what
+        self._make = make
+
+    def begin(self) -> None:
+        """Start to wait, in a task that does not belong to the action."""
+        context = outside()
+        self.perform(self._make(), context).add_done_callback(self._end, context=context)
+
+    def is_there(self) -> bool:
+        """Return True if the wait has ended. During a replay, it starts here.
+
+        If it started earlier, it could take a slot that another branch needs first.
+        """
+        if self.performing is None:
+            self.begin()
+        assert self.performing is not None
+        return self.performing.done()
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Resume the code that waits, with the result or the error of the wait."""
+        performing = self.performing
+        assert performing is not None
+        if self.future.done():
+            return
+        if performing.cancelled():
+            self.future.cancel()
+        elif (error := performing.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(performing.result())
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        """Queue the end of the wait as an outcome. During a replay, the record has its place already."""
+        if not task.cancelled():
+            # Mark the exception as retrieved: the waiting code may be gone.
+            task.exception()
+        if self._delivery.closed or self.gone:
+            return
+        if self._delivery.replaying:
+            self._delivery.deliver_next()
+        else:
+            self._delivery.end(self, _wait_record(self._delivery, self._what))
+
+
+async def in_turn(
+    what: str, make: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], None] = lambda: None
+) -> Any:
+    """Await a coroutine from ``make``. Inside an action, its end is an outcome with its place in the order.
+
+    Args:
+        what: What is awaited, as text; recorded, too.
+        make: Creates the coroutine.
+        undo: Called if the coroutine has succeeded but the action was cancelled before it got the result.
+    """
+    delivery = current_delivery.get()
+    if delivery is None or delivery.closed:
+        return await make()
+    pending = ResourceWait(delivery, what, make)
+    delivery.expect(pending)
+    try:
+        return await pending.future
+    except asyncio.CancelledError:
+        delivery.detach_wait(pending)
+        pending.stop()
+        if pending.performing is not None and _has_succeeded(pending.performing):
+            undo()
+        raise
+
+
+def _has_succeeded(task: asyncio.Task[Any]) -> bool:
+    """Return True if a task has succeeded."""
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _wait_record(delivery: Delivery, what: str) -> WaitRecord:
+    """Return the record of a wait that ends now, with the next place in the order of outcomes."""
+    return WaitRecord(what, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())
+
 
 _OF_TASK = "\x01"
 """Separates a tag, or the path of an execution, from the task of a sub-agent."""
@@ -43,7 +230,12 @@ def is_of_task_inside(tag: str, path: str) -> bool:
 
 
 class Execution(Protocol):
-    """The outputs of an ``action_run.ActionRun``."""
+    """The outputs of an ``action_run.ActionRun``.
+
+    Attributes:
+        sent: The events that the action emitted.
+        side: Pairs of tag and value for side outputs, or None.
+    """
 
     sent: list[Event]
     side: list[tuple[str, Any]] | None
@@ -137,7 +329,7 @@ class RunWaits:
         return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
 
     def add_counted(self, path: str, count: int) -> None:
-        """Count further side outputs that leave under a path, none of which leaves again."""
+        """Count side outputs under a path as emitted, so that a resumed run does not emit them again."""
         _, side_before = self.put.get(path, self._left.get(path, (0, 0)))
         self.put[path] = 0, side_before + count
 
@@ -207,7 +399,7 @@ class RunWaits:
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
 
     def forget(self, step: Execution, path: str) -> None:
-        """Remove the side outputs of a sub-agent's action from an execution: it is executed again."""
+        """Remove the side outputs of the sub-agent's action at ``path``, which is executed again."""
         side = step.side or []
         outputs, count = self._final.get(step.path, (0, 0))
         final = [entry for entry in side[:count] if not is_of_task_inside(entry[0], path)]
@@ -215,22 +407,22 @@ class RunWaits:
         self._final[step.path] = outputs, len(final)
 
     def final(self, step: Execution) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
-        """Return the outputs of a failed execution that stay."""
+        """Return the outputs and side outputs of a failed execution that stay: those before its last wait."""
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
 
     def count_sent_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return the number of outputs of each execution that have left if the run is suspended now."""
+        """Return the numbers of outputs and side outputs that have left, by path, if it is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
-            previous_counts = counts.get(path, (0, 0))
-            counts[path] = max(outputs, previous_counts[0]), max(side, previous_counts[1])
-        return {path: both for path, both in counts.items() if both != (0, 0)}
+            outputs_left, side_left = counts.get(path, (0, 0))
+            counts[path] = max(outputs, outputs_left), max(side, side_left)
+        return {path: sent_counts for path, sent_counts in counts.items() if sent_counts != (0, 0)}
 
 
 def _after(began: int, seconds: float | None) -> int | None:
-    """Return the end of a timeout in milliseconds, rounded up; None for no limit."""
-    return None if seconds is None else began + max(0, -int(-seconds * 1000 // 1))
+    """Return the end of a timeout in milliseconds since the epoch, rounded up; None for no limit."""
+    return None if seconds is None else began + max(0, math.ceil(seconds * 1000))
 
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
@@ -242,7 +434,7 @@ class RunParts:
     """Shows the code of a run the memory of the part that it is in. Used on the event loop only.
 
     Args:
-        memory: The memory of all parts.
+        memory: The memory of the run, which can show that of each part.
         records: The records of the earlier parts, in order.
         ends: The end of each of them: the execution that waited, and the number of records by then.
     """
@@ -253,13 +445,13 @@ class RunParts:
         self._part_of: dict[tuple[str, Number], int] = {}
         self._started_in: dict[str, int] = {}
         self._last_parts: dict[str, int] = {}
-        done = 0
+        noted_count = 0
         for part, (waiting, count) in enumerate(ends):
-            for record in records[done:count]:
+            for record in records[noted_count:count]:
                 self._note(record, part)
             # The execution that waited started in this part, or in an earlier one.
             self._started_in.setdefault(waiting, part)
-            done = count
+            noted_count = count
 
     def begin(self, path: str) -> None:
         """Note that an attempt of an execution starts, and show the part in which it started first."""
@@ -281,6 +473,7 @@ class RunParts:
             del self._part_of[place]
 
     def _note(self, record: Record, part: int) -> None:
+        """Note the part in which a record was made."""
         path, task = task_of(record.step)
         if record.kind in (RecordKind.CALL, RecordKind.WAIT):
             self._part_of[path, Number(record.kind, task, record.index)] = part

@@ -49,8 +49,8 @@ class SwallowedSuspension:
     """The cancellations that the code of a suspended run has swallowed.
 
     Attributes:
-        count: The number of them.
-        looks: The number of times that the watchdog has seen that the code has not ended.
+        count: The number of cancellations that the code swallowed.
+        looks: The number of times that the watchdog found the code still running.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class SwallowedSuspension:
 
     @property
     def is_error(self) -> bool:
-        """True if the execution has to fail."""
+        """True if the code swallowed ``MOST_SWALLOWED`` cancellations, so that the execution fails."""
         return self.count >= MOST_SWALLOWED
 
     def end_code(self, step: CancelledExecution, frames: Iterable[FrameType]) -> None:
@@ -114,7 +114,7 @@ def end_waiting_code(step: CancelledExecution, frames: Iterable[FrameType], afte
     """End code of a suspended run that awaits something else and does not end. Only for the loop's thread.
 
     Args:
-        step: The execution.
+        step: The execution whose run is suspended.
         frames: The frames of its code.
         after: The number of calls for a step before which its code is left to clean up.
     """
@@ -145,7 +145,7 @@ def failure_of(step: CancelledExecution, raised: BaseException | None = None) ->
     """Return the error of code that has swallowed its suspension twice, and has ended; else None.
 
     Args:
-        step: The execution.
+        step: The execution whose run is suspended.
         raised: The exception that its code raised, with the place in the code; or None.
     """
     swallowed: SwallowedSuspension | None = None if step.delivery is None else step.delivery.swallowed

@@ -23,13 +23,13 @@ from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.failures import event_of_input, no_action_takes
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.changed_code import event_of_input, no_action_takes
-from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 
@@ -304,3 +304,14 @@ class Delays(KeyService):
             AgentOptions.TIMERS_AT_END.key,
             TimersAtEnd.SKIP.value,
         )
+
+
+def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:
+    """Return the input that a delayed event will be.
+
+    Args:
+        run: The run that sent it.
+        sent: The event, the action that sent it, and the id of the event that this action handled.
+    """
+    event, action, upstream = sent
+    return DelayedInput(event, action, upstream, run.lineage.id, run.sequence_number)

@@ -16,7 +16,7 @@ class PendingOutcome:
     """An outcome that an action waits for.
 
     Args:
-        number: Its number.
+        number: The number of the call or wait; see ``journal.calls``.
 
     Attributes:
         gone: True if the action no longer waits for it.
@@ -42,7 +42,7 @@ class PendingOutcome:
         self.performing: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Start what produces the outcome."""
+        """Start the call, timer or other work that produces the outcome. By default, it runs already."""
 
     def is_there(self) -> bool:
         """Return True if a replay that has come to the outcome can deliver it now."""
@@ -72,7 +72,7 @@ class FutureOutcome(PendingOutcome):
     """An outcome that code of the action awaits.
 
     Args:
-        number: Its number.
+        number: The number of the call or wait; see ``journal.calls``.
 
     Attributes:
         future: Ends when the outcome is delivered.
@@ -85,12 +85,12 @@ class FutureOutcome(PendingOutcome):
         self.future = OwnFuture(loop=asyncio.get_running_loop())
 
     def deliver(self, outcome: Outcome) -> None:
-        """End the wait."""
+        """Resume the code that awaits the outcome."""
         if not self.future.done():
             self.future.set_result(outcome)
 
     def abandon_wait(self) -> None:
-        """End the wait without an outcome."""
+        """Cancel the code that awaits the outcome."""
         self.future.cancel()
 
 
@@ -120,7 +120,7 @@ class TaskOwner(Protocol):
     Attributes:
         children: The number of tasks that the action started itself.
         own_tasks: The number of all its tasks without those of sub-agents.
-        tasks: All its tasks.
+        tasks: All its tasks, in the order in which they were created.
     """
 
     children: int
@@ -215,7 +215,7 @@ class TimedCode(NamedTuple):
     Attributes:
         path: The path of the code: that of a sub-agent's action, or empty for the action itself.
         name: The name of the attempt in state.
-        wait: The time that does not count.
+        wait: Measures the time that does not count towards the timeout.
         before: The seconds for which the attempt ran before its run was suspended.
     """
 

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.outcomes.pending import (
+from flink_agents.runtime.execution.calls.pending import (
     ActionTask,
     PendingOutcome,
     QueuedOutcome,
@@ -304,6 +304,7 @@ class Delivery(ExecutionOutcomes):
                 pending.begin()
 
     def _deliver_new(self, ended: QueuedOutcome) -> None:
+        """Deliver an outcome that has no place in the records yet."""
         pending = ended.pending
         assert ended.outcome is not None
         self._passed = ended.outcome.order
@@ -477,6 +478,7 @@ class Delivery(ExecutionOutcomes):
         return bool(waiting_tasks)
 
     def _all_tasks(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks of the action that have not ended, its main one first."""
         tasks: list[asyncio.Task[Any]] = [task for task in self.tasks if not task.done()]
         return [self.main, *tasks] if self.main is not None else tasks
 
@@ -486,6 +488,7 @@ class Delivery(ExecutionOutcomes):
 
 
 _SPREAD = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: spreads consecutive numbers over all hashes."""
 _HASH_MASK = (1 << 61) - 1
 
 

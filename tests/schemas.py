@@ -1,4 +1,4 @@
-"""Writes the JSON schemas of agent files and plans: ``python -m flink_agents.plan.files.schema [FOLDER]``."""
+"""Writes the JSON schemas of agent files and plans: ``python -m tests.schemas [FOLDER]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flink_agents.plan.files.yaml import AgentsFile
 from flink_agents.plan.model import AgentPlan
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "flink_agents" / "plan" / "files"
 
 
 def schemas() -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""The outcomes that an action waits for, delivered in an order that a replay repeats."""
