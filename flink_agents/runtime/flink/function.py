@@ -35,11 +35,10 @@ from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.internals.access import OperatorAccess, wall_clock_ms
 from flink_agents.runtime.flink.logs import follow_java
 from flink_agents.runtime.flink.metrics import FlinkMetrics
-from flink_agents.runtime.flink.resume.announced import AnnouncedRun
-from flink_agents.runtime.flink.shipping import module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
-from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.flink.stores import AnnouncedRun, StoreChoice
 from flink_agents.runtime.flink.values.tables import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
@@ -172,7 +171,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             typenames.allow_modules([self._key_module])
         task = flink_compat.task_info(runtime_context)
         run = self._apply_announcement(runtime_context, task.attempt)
-        module_renewal.operator_opens(task.job_id, task.job_name)
+        code_digest.operator_opens(task.job_id, task.job_name)
         agent = LoadedAgent(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
         # All states are registered before the operator switches from key to key.

@@ -38,8 +38,8 @@ from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, 
 from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
+from flink_agents.runtime.flink.shipping.class_copies import check_shippable
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
-from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
 from flink_agents.runtime.flink.values.tables import envelope_type, restamp, write_rows

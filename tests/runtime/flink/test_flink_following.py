@@ -16,8 +16,7 @@ import pytest
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.clusters.jobs import ClusterJob, last_failure, shown_state
 from flink_agents.runtime.flink.following.console import KEPT, new_log
-from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import ClusterRest, JobFollower, JobUpdate
 from tests.suite.tables import each_case
 
 FAILURE = (

@@ -18,8 +18,7 @@ from flink_agents.api.errors import (
     SavepointFailedError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.following.follower import ENDED, FAILED, JobFollower
-from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
+from flink_agents.runtime.flink.following.rest import ENDED, FAILED, ClusterRest, JobFollower, jobs_in
 from flink_agents.runtime.flink.job_errors import in_one_line
 
 SAVEPOINT_SECONDS = 600.0

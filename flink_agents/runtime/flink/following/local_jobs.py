@@ -25,8 +25,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
 from flink_agents.runtime.flink.following.console import last_error, shown_path
-from flink_agents.runtime.flink.following.follower import RUNNING, JobFollower
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import RUNNING, ClusterRest, JobFollower
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.launch import gateway
 

@@ -28,7 +28,6 @@ from flink_agents.runtime.flink.following.outputs import LINK, ListFile, link_to
 from flink_agents.runtime.flink.job_errors import in_one_line
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume import java
-from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
 from flink_agents.runtime.flink.resume.checkpoints import (
     Candidate,
     Chosen,
@@ -43,6 +42,7 @@ from flink_agents.runtime.flink.resume.local_jobs import MOST_ERROR, point_to
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, guarded_sinks, is_set
+from flink_agents.runtime.flink.stores import ANNOUNCEMENT_KEY, AnnouncedRun
 from flink_agents.trace.recording.assembly import writes_files
 
 INTERRUPTED = 130
@@ -168,7 +168,7 @@ class LocalStart:
         announced = AnnouncedRun(
             self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
         )
-        once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
+        once = {ANNOUNCEMENT_KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         if chosen is not None:
             # The savepoint of another job is not changed.
             mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
