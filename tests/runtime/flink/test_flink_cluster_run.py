@@ -19,6 +19,7 @@ from flink_agents.api.errors import (
 from flink_agents.runtime.flink.clusters import run as cluster_run
 from flink_agents.runtime.flink.clusters.jobs import find_job, stop_with_savepoint
 from flink_agents.runtime.flink.clusters.run import JobRequest, run_on_cluster
+from flink_agents.runtime.flink.following import rest
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
@@ -95,7 +96,7 @@ class Flink(ClusterRest):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a client's text instead of Flink's; returns the last state, what is said and what is shown."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster_run, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(rest, "FIRST_POLL_SECONDS", 0)
     messages: list[str] = []
     shown: list[str] = []
 

@@ -18,12 +18,18 @@ from flink_agents.api.errors import (
     SavepointFailedError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.following.rest import ENDED, FAILED, ClusterRest, JobFollower, jobs_in
+from flink_agents.runtime.flink.following.rest import (
+    ENDED,
+    FAILED,
+    ClusterRest,
+    JobFollower,
+    jobs_in,
+    sleep_until_next_poll,
+)
 from flink_agents.runtime.flink.job_errors import in_one_line
 
 SAVEPOINT_SECONDS = 600.0
 END_SECONDS = 180.0
-_POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -226,9 +232,9 @@ def innermost_cause(java_text: str) -> str:
 
 
 def _wait_for_result(condition: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while (result := condition()) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+    began = time.monotonic()
+    while (result := condition()) is None and time.monotonic() < began + seconds:
+        sleep_until_next_poll(began)
     return result
 
 

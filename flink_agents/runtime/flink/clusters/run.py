@@ -32,7 +32,12 @@ from flink_agents.api.errors import (
 from flink_agents.api.errors.base import suggest
 from flink_agents.runtime.flink.clusters.jobs import dead_letters, last_checkpoint, letter_lines
 from flink_agents.runtime.flink.following.console import new_log, shown_path
-from flink_agents.runtime.flink.following.rest import ClusterRest, JobFollower, JobUpdate
+from flink_agents.runtime.flink.following.rest import (
+    ClusterRest,
+    JobFollower,
+    JobUpdate,
+    sleep_until_next_poll,
+)
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
 CLIENT_DIRECTORY = Path(".flink-agents") / "client"
@@ -219,8 +224,8 @@ def _is_here(cluster: str) -> bool:
     return host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
 
-LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0
+"""The interval at which new output of TaskManagers is shown."""
 
 LETTERS_SECONDS = 5.0
 """Interval in which dead letters are counted: Flink asks the TaskManagers for the number."""
@@ -323,7 +328,7 @@ class _Following:
                     self.printed.show_new(at_once=news.ended)
                 if news.ended:
                     return self._report_end(name, news)
-            time.sleep(LOOK_SECONDS)
+            sleep_until_next_poll(self.following_since)
 
     def _report_news(self, name: str, news: JobUpdate) -> None:
         for restart in news.restarts:

@@ -1,8 +1,7 @@
 """A job in the minicluster of this process: its console output, and its end.
 
-One thread waits for the job's end, another one looks at the job several times a second. So the console
-reports each job, however it was submitted, and a job that can never end, since its TaskManager is gone, is
-ended.
+One thread waits for the job's end, another one polls the job once a second. So the console reports each job,
+however it was submitted. A job that can never end, since its TaskManager is gone, is ended.
 """
 
 from __future__ import annotations
@@ -25,17 +24,15 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
 from flink_agents.runtime.flink.following.console import last_error, shown_path
-from flink_agents.runtime.flink.following.rest import RUNNING, ClusterRest, JobFollower
+from flink_agents.runtime.flink.following.rest import POLL_SECONDS, RUNNING, ClusterRest, JobFollower
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.launch import gateway
 
-LOOK_SECONDS = 1.0
-"""The interval of looks at a job that runs. Each look costs three requests."""
-
-TROUBLE_LOOK_SECONDS = 0.25
-"""The same while the job does not run, or has lost its TaskManager."""
+TROUBLE_POLL_SECONDS = 0.25
+"""The interval of polls while the job does not run, or has no TaskManager; otherwise ``POLL_SECONDS``."""
 
 PROGRESS_SECONDS = 1.0
+"""The interval at which progress bars change."""
 
 END_SECONDS = 5.0
 """Time that a caller which met a consequence of a failure waits for the failure itself."""
@@ -43,8 +40,8 @@ END_SECONDS = 5.0
 REPORT_SECONDS = 1.0
 """Time that the end of a job waits for its last reports."""
 
-LOST_AFTER = 4
-"""After this many looks in a row without a TaskManager, it counts as gone."""
+LOST_SECONDS = 1.0
+"""A job that had a TaskManager, and then has none for this time, has lost it."""
 
 REFRESH = {"web.refresh-interval": "200 ms"}
 """Flink's options for a local job: by default, answers are up to three seconds old."""
@@ -191,33 +188,37 @@ class LocalJob:
     def _poll_until_end(
         self, rest_client: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
     ) -> None:
-        had = False
-        without = 0
-        due = time.monotonic() + PROGRESS_SECONDS
-        ended = False
-        interval = TROUBLE_LOOK_SECONDS
-        while not ended:
-            # A last look finds restarts of the last moment, if Flink still answers.
-            ended = self._ended.wait(interval)
-            # The minicluster stops with the job, perhaps just now.
-            with contextlib.suppress(ClusterError):
+        """Print restarts and progress until the job ends; end it if it cannot continue."""
+        had_task_manager = False
+        missing_since: float | None = None
+        progress_due = time.monotonic() + PROGRESS_SECONDS
+        has_ended = False
+        interval = TROUBLE_POLL_SECONDS
+        while not has_ended:
+            # A last poll finds restarts of the last moment, if Flink still answers.
+            has_ended = self._ended.wait(interval)
+            try:
                 news = follower.poll_job()
                 if news.restarts and self._may_restart is not None and not self._may_restart():
                     return self._end_failed(news.restarts[0].failure)
                 for restart in news.restarts:
                     console.print_line(str(restart))
-                if ended:
+                if has_ended:
                     return
-                there = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
-                had = had or there
-                without = 0 if there else without + 1
-                is_calm = news.state == RUNNING and not news.restarts and not without
-                interval = LOOK_SECONDS if is_calm else TROUBLE_LOOK_SECONDS
-                if had and without >= LOST_AFTER:
+                has_task_manager = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
+                had_task_manager = had_task_manager or has_task_manager
+                now = time.monotonic()
+                missing_since = None if has_task_manager else missing_since or now
+                is_calm = news.state == RUNNING and not news.restarts and has_task_manager
+                interval = POLL_SECONDS if is_calm else TROUBLE_POLL_SECONDS
+                if had_task_manager and missing_since is not None and now - missing_since >= LOST_SECONDS:
                     return self._end_lost()
-                if progress is not None and time.monotonic() >= due:
+                if progress is not None and now >= progress_due:
                     progress.show_progress(follower.inputs_read())
-                    due = time.monotonic() + PROGRESS_SECONDS
+                    progress_due = now + PROGRESS_SECONDS
+            except ClusterError:
+                # The minicluster stops with the job, perhaps just now. Time without answers does not count.
+                missing_since = None
 
     def _end_failed(self, failure: JobFailedError) -> None:
         """End the job because of a failure that must not restart it."""

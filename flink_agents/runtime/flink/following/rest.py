@@ -21,6 +21,14 @@ from flink_agents.api.errors import ClusterError, ClusterUnavailableError, JobFa
 from flink_agents.runtime.flink.job_errors import in_one_line, job_failed, lost_task_manager
 
 REQUEST_SECONDS = 20.0
+"""Time that an answer may take."""
+
+POLL_SECONDS = 1.0
+"""The interval of polls of a job."""
+
+FIRST_POLL_SECONDS = 0.3
+FIRST_SECONDS = 10.0
+"""For this time, a caller that waits for a job's end polls more often: short jobs are reported at once."""
 
 WANTED_ENDS = ("FINISHED", "CANCELED")
 ENDED_STATES = (*WANTED_ENDS, "FAILED")
@@ -174,6 +182,16 @@ def metrics_at(get: Get, path: str) -> list[dict[str, Any]]:
     return _check_rows(path, get(path), "id")
 
 
+def sleep_until_next_poll(began: float) -> None:
+    """Sleep between two polls of a caller that waits for the end of a job.
+
+    Args:
+        began: When it began to wait, by ``time.monotonic()``.
+    """
+    is_first_time = time.monotonic() - began < FIRST_SECONDS
+    time.sleep(FIRST_POLL_SECONDS if is_first_time else POLL_SECONDS)
+
+
 class LastFailure(NamedTuple):
     """The last failure of a job: its time in seconds since the epoch, and what says most about it."""
 
@@ -246,12 +264,12 @@ class Restart:
 
 @dataclass(frozen=True)
 class JobUpdate:
-    """The result of a look.
+    """The news about a job since the last poll.
 
     Attributes:
         state: The state of the job, in Flink's words.
-        changed: True if the state has changed since the last look.
-        restarts: The restarts since the last look.
+        changed: True if the state has changed since the last poll.
+        restarts: The restarts since the last poll.
         failure: The failure that ended the job, if it has failed.
     """
 
@@ -275,7 +293,7 @@ class JobFollower:
         job_name: Its name, for messages.
         untimed: Agents of the job whose outputs may have no timestamp; by default, all agents that
             Flink names.
-        answers_age: The maximum age of Flink's answers in seconds, except the state of a job. A look
+        answers_age: The maximum age of Flink's answers in seconds, except the state of a job. A poll
             that finds the job ended waits for that long, and then knows all of its failures.
     """
 
@@ -301,7 +319,7 @@ class JobFollower:
         self._lost: str | None = None
 
     def poll_job(self) -> JobUpdate:
-        """Return the news since the last look.
+        """Return the news since the last poll.
 
         Raises:
             ClusterUnavailableError: Flink does not answer.
@@ -323,7 +341,7 @@ class JobFollower:
         last = None
         if state == FAILED:
             last = failures.pop() if failures else self._failure_of_result()
-        # Flink has answered everything, so the next look starts after this one.
+        # Flink has answered everything, so the next poll starts after this one.
         if state != FAILING:
             self._untold = []
         changed = state != self._state
