@@ -198,17 +198,17 @@ def _jvm() -> Any:
 
 
 def java_stream(stream: DataStream) -> Any:
-    """Return the Java stream of a Python stream, from which a subclass of ``DataStream`` can be made."""
+    """Return the Java stream of a Python stream."""
     return stream._j_data_stream
 
 
 def transformation_of(stream: DataStream) -> Any:
-    """Return the transformation that produces ``stream``."""
+    """Return the transformation that produces ``stream``: the node of Flink's job graph, as a Java object."""
     return java_stream(stream).getTransformation()
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
-    """Return the ids of the transformations upstream of ``stream``, and its own."""
+    """Return the ids of all transformations upstream of ``stream``, and its own."""
     return {predecessor.getId() for predecessor in transformation_of(stream).getTransitivePredecessors()}
 
 
@@ -317,7 +317,7 @@ def names_of_row(kind: RowTypeInfo) -> list[str]:
 
 
 def basic_type_of(kind: TypeInformation) -> BasicType | None:
-    """Return the name of a basic type; no public method has it."""
+    """Return the kind of a basic type, such as ``BasicType.LONG``; None if ``kind`` is another type."""
     return getattr(kind, "_basic_type", None)
 
 
@@ -474,7 +474,7 @@ def listen_for_jobs(env: StreamExecutionEnvironment, submitted: Callable[[Any], 
 
 
 def rest_address(client: Any) -> str:
-    """Return the REST address of a job's minicluster; no public method has it."""
+    """Return the REST address of a job's minicluster, as a URL; no public method has it."""
     return str(get_field_value(client, "miniCluster").getRestAddress().get().toString())
 
 

@@ -90,7 +90,7 @@ class SubtaskAttempt:
 
 
 class _Sentinel:
-    """Is destroyed with the thread that created it."""
+    """Ends an attempt when the thread that created it ends, since Python then destroys this object."""
 
     def __init__(self, attempt: SubtaskAttempt) -> None:
         self._attempt = attempt
@@ -164,7 +164,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Load the agent, and connect it to Flink's state."""
+        """Load the agent, and connect it to Flink's state, timers and outputs."""
         follow_java()
         self._code_check.check_modules()
         if self._key_module is not None:
@@ -232,7 +232,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         access: OperatorAccess,
         run: AnnouncedRun | None,
     ) -> OperatorHost:
-        """Return this operator's view of Flink."""
+        """Return what the processor needs of Flink: state, clock, keys and outlet."""
         task_configuration = flink_compat.task_configuration
         return OperatorHost(
             job_id=task.job_id,

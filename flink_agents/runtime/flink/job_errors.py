@@ -30,7 +30,7 @@ _FIX = "this error's attribute java_trace has the full Java trace; flink-agents 
 INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
 """The message of a TaskManager at every task start after its first start of Python was interrupted."""
 
-_KNOWN = {
+_EXPLANATIONS = {
     "NoSuchFieldException: loadedLibraryNames": (
         "this TaskManager process has run a Python job already, and PyFlink cannot load its native "
         "library a second time on this Java",
@@ -182,7 +182,7 @@ def in_one_line(error: JobFailedError) -> str:
 
 
 def _known_failure(job_name: str, java_text: str) -> JobFailedError | None:
-    for mark, (meaning, fix) in _KNOWN.items():
+    for mark, (meaning, fix) in _EXPLANATIONS.items():
         if mark in java_text:
             message = f"{meaning}\n  job {job_name!r} failed"
             return JobFailedError(message, failure=mark, java_trace=java_text, fix=fix)

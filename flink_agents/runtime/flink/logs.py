@@ -58,7 +58,7 @@ _originals: dict[str, str] = {}
 
 
 def rocksdb_settings(config: Configuration) -> dict[str, str]:
-    """Return Flink's options for RocksDB's logs, which Flink writes beside its own."""
+    """Return Flink's options that limit RocksDB's logs, which Flink writes beside its own."""
     return {
         "state.backend.rocksdb.log.max-file-size": f"{config.get(AgentOptions.LOG_SIZE_MB)}mb",
         "state.backend.rocksdb.log.file-num": str(config.get(AgentOptions.LOG_FILES)),

@@ -99,7 +99,10 @@ PARKED_SECONDS = 60.0
 """Maximum time that a second attempt waits for the end of the job."""
 
 _LOOK_SECONDS = 0.05
+"""The interval at which a second attempt checks if it may start."""
+
 _FOLLOW_SECONDS = 0.2
+"""The interval at which a process checks if its driver is running."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class AnnouncedRun:
         return None if not text else cls(**json.loads(text))
 
     def config(self, config: Configuration) -> Configuration:
-        """Return the options of the job, with its identifier."""
+        """Return ``config`` with the identifier of the job, unless an option of it gives one."""
         return config.over(Configuration({AgentOptions.JOB_IDENTIFIER: self.identifier}))
 
     def store(self, choice: StoreChoice | None) -> StoreChoice | None:
@@ -158,7 +161,11 @@ class AnnouncedRun:
         """Prevent a second attempt before the first checkpoint of a start: the job ends instead.
 
         The driver cancels the job as soon as it is notified of the failure. Until then, no effect may happen
-        twice.
+        twice, so this waits, for at most :data:`PARKED_SECONDS`.
+
+        Args:
+            attempt: Number of the attempt, from 0.
+            check_cancelled: Raises if Flink has cancelled the task.
         """
         until = time.monotonic() + PARKED_SECONDS
         while attempt > 0 and not self.has_checkpoint() and time.monotonic() < until:
@@ -167,6 +174,7 @@ class AnnouncedRun:
 
 
 _followed: set[int] = set()
+"""Ids of the drivers whose end a thread of this process waits for."""
 
 
 def _die_with_driver(driver: int) -> None:

@@ -188,7 +188,7 @@ class FlinkAgentInput(AgentInput):
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
     def _resolve_agent(self, agent: Agent | type[Agent] | str) -> Agent:
-        """Return the agent for the argument of ``apply``."""
+        """Return the agent that an argument of ``apply`` is, or names."""
         if isinstance(agent, str):
             if agent not in self._agents:
                 raise AgentDefinitionError(
@@ -203,7 +203,7 @@ class FlinkAgentInput(AgentInput):
 
 
 def _resumable_agent(plan: AgentPlan, store: StoreChoice | None, job: Job) -> ResumableAgent | None:
-    """Return the facts that a local job needs to resume the agent."""
+    """Return the facts that a local job needs to resume the agent; None if the job is not local."""
     if not job.is_local:
         return None
     return ResumableAgent(plan.name, plan.fingerprint, store)

@@ -18,7 +18,7 @@ from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.clusters.jobs import ClusterJob, last_failure, shown_state
 from flink_agents.runtime.flink.following import local_jobs, rest
 from flink_agents.runtime.flink.following.console import KEPT, new_log
-from flink_agents.runtime.flink.following.local_jobs import JobHistory, LocalJob
+from flink_agents.runtime.flink.following.local_jobs import JobFacts, LocalJob
 from flink_agents.runtime.flink.following.rest import ClusterRest, JobFollower, JobUpdate
 from tests.suite.tables import each_case
 
@@ -317,9 +317,7 @@ def test_a_local_job_is_polled_once_a_second_and_lost_a_second_after_its_task_ma
     closed: list[Any] = []
     monkeypatch.setattr(local_jobs, "time", clock)
     monkeypatch.setattr(local_jobs.flink_compat, "close_minicluster", closed.append)
-    job = LocalJob(
-        SimpleNamespace(getJobID=lambda: SimpleNamespace(toString=lambda: "j1")), JobHistory("job")
-    )
+    job = LocalJob(SimpleNamespace(getJobID=lambda: SimpleNamespace(toString=lambda: "j1")), JobFacts("job"))
     job.reports_itself()
     monkeypatch.setattr(job, "_ended", clock)
     flink = Losing()

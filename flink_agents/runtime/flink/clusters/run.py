@@ -234,6 +234,7 @@ REFRESH_SECONDS = 3.2
 """Maximum age of answers if Flink does not report it: its default, and a little more."""
 
 MARGIN_SECONDS = 0.2
+"""Added to the age of answers that Flink reports."""
 
 UNREACHABLE_SECONDS = 60.0
 """Time that a followed job's cluster may be unreachable: replacing a JobManager takes some time."""
@@ -245,6 +246,7 @@ MAX_OUTPUT_BYTES = 1 << 24
 """Longer output files are not followed."""
 
 Say = Callable[[str], None]
+"""Shows a line to the user."""
 
 
 def run_on_cluster(
@@ -294,7 +296,7 @@ def run_on_cluster(
 
 @dataclass
 class _Following:
-    """One job, from its submission to its end."""
+    """Follows a job from its submission to its end, and tells the user what happens to it."""
 
     rest_client: ClusterRest
     job_id: str
@@ -307,7 +309,13 @@ class _Following:
     checkpoint: str | None = None
 
     def to_the_end(self) -> str:
-        """Follow the job, and return its last state."""
+        """Wait for the end of the job, and return its last state, in Flink's words.
+
+        Raises:
+            JobFailedError: The job failed.
+            ClusterUnavailableError: The cluster has not answered for a minute.
+            UnknownJobError: The cluster no longer knows the job.
+        """
         name = self._job_name()
         follower = JobFollower(self.rest_client, self.job_id, name, answers_age=self._answers_age())
         answered = time.monotonic()
@@ -397,7 +405,7 @@ class _Following:
 
 
 class _TaskOutput:
-    """The standard output of TaskManagers, from now on.
+    """Shows what TaskManagers write to their standard output after this object was created.
 
     Args:
         rest_client: The cluster.

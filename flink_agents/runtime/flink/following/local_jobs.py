@@ -50,7 +50,7 @@ _CANCELLED = ("JobCancellationException", "JobStopException")
 
 
 @dataclass(frozen=True)
-class JobHistory:
+class JobFacts:
     """Facts about a job that are known before it runs.
 
     Attributes:
@@ -78,7 +78,11 @@ class JobHistory:
         return job_failed(self.name, java_text, self.untimed, self.typed)
 
     def lost_task_manager_error(self, what: str) -> TaskManagerLostError:
-        """Return the error of the job whose JVM or TaskManager is gone."""
+        """Return the error of the job, of which a part is gone.
+
+        Args:
+            what: The part, such as "the JVM".
+        """
         return TaskManagerLostError(
             f"{what} of the local job {self.name!r} is gone",
             found=None if self.log is None else last_error(self.log),
@@ -87,7 +91,7 @@ class JobHistory:
         )
 
     def print_trace(self, java_text: str) -> None:
-        """Print Flink's message, if that is wanted and has not been done."""
+        """Print Flink's whole message for a failure once, if ``java_trace`` is set."""
         # Several threads and callers can meet the same failure, each with a different first line.
         if self.java_trace and java_text and not self._printed:
             self._printed.append(True)
@@ -99,12 +103,17 @@ class LocalJob:
 
     Args:
         client: Java's client of the job.
-        story: The facts about it.
+        facts: The facts about it.
+        may_restart: Called after a failure; returns False if the job must end instead of restarting. None if
+            it may always restart.
+
+    Attributes:
+        id: Flink's id of the job.
     """
 
-    def __init__(self, client: Any, story: JobHistory, may_restart: Callable[[], bool] | None = None) -> None:
+    def __init__(self, client: Any, facts: JobFacts, may_restart: Callable[[], bool] | None = None) -> None:
         self._client = client
-        self._story = story
+        self._facts = facts
         self._may_restart = may_restart
         self._ended = threading.Event()
         self._last_reported = threading.Event()
@@ -114,9 +123,9 @@ class LocalJob:
         self.id = str(client.getJobID().toString())
 
     def start(self) -> None:
-        """Start waiting for the job and reporting on it."""
-        if self._story.log is not None:
-            console.print_line(f"job {self._story.name!r}: log in {shown_path(self._story.log)}")
+        """Start the threads that wait for the end of the job and report on it; return at once."""
+        if self._facts.log is not None:
+            console.print_line(f"job {self._facts.name!r}: log in {shown_path(self._facts.log)}")
         for target in (self._wait_for_end, self._follow_job):
             threading.Thread(target=target, name=f"local-job-{target.__name__}", daemon=True).start()
 
@@ -125,6 +134,7 @@ class LocalJob:
 
         Raises:
             JobFailedError: The job failed.
+        TaskManagerLostError: Its JVM or TaskManager is gone.
         """
         self._reported = True
         self._ended.wait()
@@ -134,21 +144,23 @@ class LocalJob:
         return self._result
 
     def explain_error(self, error: Exception) -> Exception:
-        """Return this package's error for a Java error that the job's failure caused."""
-        # The job's own error says more than its consequences.
+        """Return this package's error for a Java error that the job's failure caused.
+
+        Waits for some seconds, since the job's own error says more than its consequences.
+        """
         self._ended.wait(END_SECONDS)
         error = self._error or error
         if isinstance(error, Py4JJavaError):
-            return self._story.job_error(flink_compat.java_text(error))
+            return self._facts.job_error(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             gateway.leave_alone()
-            return self._story.lost_task_manager_error("the JVM")
+            return self._facts.lost_task_manager_error("the JVM")
         if isinstance(error, JobFailedError):
-            self._story.print_trace(error.java_trace)
+            self._facts.print_trace(error.java_trace)
         return error
 
     def reports_itself(self) -> None:
-        """Record that the caller raises the job's error itself."""
+        """Do not print the job's error: the caller raises it."""
         self._reported = True
 
     # -- threads ----------------------------------------------------------------------
@@ -162,6 +174,7 @@ class LocalJob:
             self._note_end(result, None)
 
     def _note_end(self, result: Any, error: Exception | None) -> None:
+        """Record the first end of the job, and print its error unless a caller raises it."""
         if self._ended.is_set():
             return
         self._result = result
@@ -178,11 +191,11 @@ class LocalJob:
             stack.callback(self._last_reported.set)
             stack.enter_context(contextlib.suppress(Exception))
             rest_client = ClusterRest(flink_compat.rest_address(self._client))
-            story = self._story
-            follower = JobFollower(rest_client, self.id, story.name, list(story.untimed))
+            facts = self._facts
+            follower = JobFollower(rest_client, self.id, facts.name, list(facts.untimed))
             progress: console.ProgressBars | None = None
-            if console.is_terminal() and story.bounded:
-                progress = stack.enter_context(console.ProgressBars(story.totals))
+            if console.is_terminal() and facts.bounded:
+                progress = stack.enter_context(console.ProgressBars(facts.totals))
             self._poll_until_end(rest_client, follower, progress)
 
     def _poll_until_end(
@@ -227,7 +240,7 @@ class LocalJob:
 
     def _end_lost(self) -> None:
         """End the job because its TaskManager is gone."""
-        self._note_end(None, self._story.lost_task_manager_error("the TaskManager"))
+        self._note_end(None, self._facts.lost_task_manager_error("the TaskManager"))
         flink_compat.close_minicluster(self._client)
 
 

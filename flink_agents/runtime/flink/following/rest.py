@@ -94,7 +94,9 @@ class ClusterRest:
         return self._read_answer("GET", path)
 
     def task_logs(self) -> Iterator[bytes]:
-        """Return the logs and outputs of TaskManagers: each file as a whole, the oldest first.
+        """Yield the content of each log and output file of the TaskManagers, the oldest of each first.
+
+        Files and TaskManagers that vanish meanwhile are left out.
 
         Raises:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
@@ -150,7 +152,7 @@ class ClusterRest:
 
 
 def _without_frames(reason: str) -> str:
-    """Return Flink's message without the frames of Java."""
+    """Return Flink's message without the frames of Java; the whole message if it has nothing else."""
     lines = [line for line in reason.splitlines() if not line.startswith(("\tat ", "\t... "))]
     return "\n".join(lines) or reason
 
@@ -178,7 +180,7 @@ def vertices_of(get: Get, job_id: str) -> list[dict[str, Any]]:
 
 
 def metrics_at(get: Get, path: str) -> list[dict[str, Any]]:
-    """Return metrics. Each has ``id``. See :func:`jobs_in`."""
+    """Return the metrics at a path that ends with ``/metrics``. Each has ``id``. See :func:`jobs_in`."""
     return _check_rows(path, get(path), "id")
 
 
@@ -193,7 +195,7 @@ def sleep_until_next_poll(began: float) -> None:
 
 
 class LastFailure(NamedTuple):
-    """The last failure of a job: its time in seconds since the epoch, and what says most about it."""
+    """The last failure of a job: its time in seconds since the epoch, and the line that describes it."""
 
     time: float
     cause: str
@@ -218,16 +220,21 @@ def _useful_line(stack: str) -> str:
     return (error_lines or lines or [""])[0][:300]
 
 
-def _check_rows(path: str, answer: Any, *texts: str) -> list[dict[str, Any]]:
-    """Return a list of objects that have some texts."""
+def _check_rows(path: str, answer: Any, *text_fields: str) -> list[dict[str, Any]]:
+    """Return ``answer``, if it is a list of objects that have a string in each of the ``text_fields``.
+
+    Raises:
+        ClusterUnavailableError: It is not.
+    """
     rows: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [None]
     for row in rows:
-        if not (isinstance(row, dict) and all(isinstance(row.get(field), str) for field in texts)):
+        if not (isinstance(row, dict) and all(isinstance(row.get(field), str) for field in text_fields)):
             raise ClusterUnavailableError(_FOREIGN.format(path), found=repr(row)[:200], fix=_START)
     return rows
 
 
 def _as_number(value: Any) -> float:
+    """Return ``value`` if it is a number, otherwise 0."""
     return value if isinstance(value, int | float) else 0
 
 
@@ -238,6 +245,7 @@ ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
 """Final states."""
 
 REMEMBERED_FAILURES = 100
+"""The number of failures to request: more than happen between two polls."""
 
 _ATTEMPTS = re.compile(r"#(\d+) restart attempts")
 _AGENT = re.compile(r"\bagent (?P<name>.+)")

@@ -78,7 +78,7 @@ class KeysOfUnion(KeySelector):
 
 
 class _Tag:
-    """Turns a signal into an input.
+    """Converts a record of the stream of signals to an input.
 
     Args:
         key_selector: Returns its key; None if the signal has it.
@@ -113,7 +113,7 @@ class _Tag:
 
 
 class _Tagging(MapFunction):
-    """Tags signals, and marks their stream.
+    """Converts signals to inputs, and marks their stream with a first watermark.
 
     Args:
         key_selector: Returns the key of a signal; None if the signal has it.

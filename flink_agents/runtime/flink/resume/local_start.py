@@ -239,7 +239,7 @@ class LocalStart:
         java.remove_options(env, self._set)
 
     def skip_job(self, env: StreamExecutionEnvironment) -> Any:
-        """Skip the job, and return Java's result for it."""
+        """Remove the job from the environment without running it, and return Java's result for it."""
         java.leave_out(env)
         self.beginning.lock.release()
         run = self.beginning.run
@@ -250,7 +250,12 @@ class LocalStart:
     # -- while it runs ----------------------------------------------------------------
 
     def follow_job(self, client: Any, log: Path | None = None) -> None:
-        """Start to follow the job, whose log is in a file."""
+        """Start to follow the submitted job.
+
+        Args:
+            client: Java's client of the job.
+            log: The file of its log; None if it has none.
+        """
         self._client = client
         assert self._watcher is not None
         with suppress(OSError):
@@ -301,6 +306,9 @@ class LocalStart:
 
     def record_finish(self, outputs: list[list[Any]]) -> None:
         """Record that the job has finished, or exit if it was stopped.
+
+        Args:
+            outputs: The contents of its lists, for a later start that skips it.
 
         Raises:
             SystemExit: It was stopped.
@@ -391,7 +399,7 @@ class LocalStart:
 
 
 def _as_text(error: Exception) -> str:
-    """Return class and first line of an error, without secrets."""
+    """Return the class and the first line of an error without secrets, in at most 500 characters."""
     if isinstance(error, JobFailedError):
         return redaction.hide(in_one_line(error))[:MOST_ERROR]
     message = error.message if isinstance(error, AgentsError) else str(error)

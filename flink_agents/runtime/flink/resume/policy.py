@@ -80,7 +80,7 @@ def decide_resume(
 
     Args:
         config: Options of the job.
-        name: The name that was passed to ``execute``.
+        name: The name that was passed to ``execute``; None if none was.
         has_agents: True if the job applies an agent.
         flink: Flink's configuration.
 
@@ -133,7 +133,7 @@ def recovery_path(flink: Mapping[str, str]) -> str | None:
 
 
 def wants_fresh(config: Configuration) -> bool:
-    """Return True if the start begins a new job run in any case."""
+    """Return True if the user wants a new job run: by ``--fresh``, or by the option."""
     return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]
 
 
@@ -251,7 +251,7 @@ class ScriptStart:
         self._write_start(fresh=True)
 
     def end_of(self, token: str) -> ScriptEnd:
-        """Return the end of the start with that token."""
+        """Return how the script start with that token ended."""
         if token in ("", self.token):
             return ScriptEnd.WELL
         try:

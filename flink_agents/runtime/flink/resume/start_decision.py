@@ -66,7 +66,7 @@ class Lock(Protocol):
     """A lock that one process can hold."""
 
     def acquire(self) -> bool:
-        """Acquire the lock, unless another process holds it."""
+        """Acquire the lock; return False if another process holds it."""
         ...
 
     def release(self) -> None:
@@ -252,7 +252,7 @@ def _as_dict(program: Program | None) -> dict[str, str] | None:
 
 
 def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
-    """Wait for the script in which the job run has finished, if it is still running."""
+    """Wait for the end of the script in which the job run has finished, for at most :data:`LOCK_SECONDS`."""
     until = time.monotonic() + LOCK_SECONDS
     while script is not None and script.end_of(run.script) is ScriptEnd.NOT_YET:
         if time.monotonic() >= until:

@@ -73,13 +73,16 @@ class RestoredJob:
         return {
             task.operators[operator]
             for task in self.tasks
-            if len(set(self._inputs_ends(task).values())) > 1
+            if len(set(self._operator_ends(task).values())) > 1
             for operator in task.operators
             if operator not in self.states
         }
 
     def check_restore(self, ignores_unclaimed: bool) -> None:
-        """Check that Flink restores the checkpoint.
+        """Check that Flink can restore the checkpoint.
+
+        Args:
+            ignores_unclaimed: True if Flink's option lets it drop state of operators that the job lacks.
 
         Raises:
             StateMismatchError: It does not.
@@ -91,15 +94,17 @@ class RestoredJob:
             self._check_ends(task)
             self._check_groups(task)
 
-    def _inputs_ends(self, task: Task) -> dict[str, Ended]:
+    def _operator_ends(self, task: Task) -> dict[str, Ended]:
+        """Return which subtasks of each operator of a task had finished, by the operator's id."""
         absent = RestoredOperator()
         return {operator: self.states.get(operator, absent).ended for operator in task.operators}
 
-    def _input_end(self, task: Task) -> Ended:
-        return min(self._inputs_ends(task).values())
+    def _task_end(self, task: Task) -> Ended:
+        """Return which subtasks of a task had finished."""
+        return min(self._operator_ends(task).values())
 
     def _check_ends(self, task: Task) -> None:
-        ends = self._inputs_ends(task)
+        ends = self._operator_ends(task)
         if len(set(ends.values())) > 1:
             new = [
                 describe_part(task.operators[operator]) or task.name
@@ -115,11 +120,12 @@ class RestoredJob:
             )
 
     def _running_inputs(self, task: Task) -> Iterator[Task]:
-        end = self._input_end(task)
+        """Yield the inputs of a task that had finished less than the task: Flink does not restore that."""
+        end = self._task_end(task)
         for task_input in task.inputs if end is not Ended.NONE else ():
             upstream_task = self.tasks[task_input.task]
             least = Ended.ALL if task_input.to_all else end
-            if self._input_end(upstream_task) < least:
+            if self._task_end(upstream_task) < least:
                 yield upstream_task
 
     def _new_parts(self) -> set[str]:
@@ -141,6 +147,7 @@ class RestoredJob:
         return next((title for title in titles if title), repr(task.name))
 
     def _place(self, task: Task) -> str | None:
+        """Return the user's line with ``apply`` of an agent in a task; else that of the present call."""
         for agent, place in self.places.items():
             if place is not None and {AGENT + agent, KEYS + agent, LIST + agent} & set(
                 task.operators.values()
@@ -150,7 +157,10 @@ class RestoredJob:
 
 
 def describe_part(uid: str) -> str:
-    """Return the part of a job that an identity belongs to, as users name it; empty if it is another one."""
+    """Return the part of a job that the operator with ``uid`` belongs to, as users name it.
+
+    The text is empty if the uid is, or if it belongs to an internal operator of this package.
+    """
     uid = uid.removeprefix("Sink Committer: ")
     for prefix, text in (
         (KAFKA_SINK, "the Kafka sink {!r}"),

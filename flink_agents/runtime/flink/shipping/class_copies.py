@@ -165,7 +165,7 @@ def _is_named_tuple(cls: type) -> bool:
 
 
 def _make_class(tracker: str, metaclass: Any, name: str, bases: Any, content: dict[str, Any]) -> type:
-    """Return the class with that tracker; create it without its content if the process does not have it."""
+    """Return the class that cloudpickle identifies by ``tracker``; create it empty if it is missing."""
     existing = trackers._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
     if existing is not None:
         return existing
@@ -268,7 +268,7 @@ def _make_enum(
     members: dict[str, tuple[tuple[Any, ...], int]],
     boundary: Any,
 ) -> type:
-    """Return the enum with that tracker; create it if the process does not have it."""
+    """Return the enum that cloudpickle identifies by ``tracker``; create it if this process lacks it."""
     existing = trackers._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
     if existing is not None:
         return existing
@@ -381,7 +381,7 @@ def check_shippable(what: str, value: Any) -> None:
     """Check that a value can be shipped to workers.
 
     Args:
-        what: The value, for messages.
+        what: A description of the value, for messages.
         value: The value.
 
     Raises:

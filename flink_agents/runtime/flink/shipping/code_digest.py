@@ -76,7 +76,7 @@ class CodeCheck:
     """Compares a worker's modules with the driver's, when it is unpickled and when it is called.
 
     Args:
-        interpreter: The driver's Python.
+        interpreter: The driver's Python, by :func:`interpreter_name`.
         modules: The driver's modules.
     """
 
@@ -138,7 +138,7 @@ def _unpickle_check(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCh
 
 
 def interpreter_name() -> str:
-    """Return a name that is equal if the same source compiles to the same code."""
+    """Return a name of this Python. Pythons of one name compile the same source to the same code."""
     return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
 
 
@@ -184,6 +184,7 @@ def _would_change(claimed: ModuleCode) -> bool:
 
 
 def _is_different(claimed: ModuleCode, module: ModuleType) -> bool:
+    """Return True if the module in memory is another version than the job's."""
     known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
     if known_spec is not None and known_spec is module.__spec__:
         return known_digest != claimed.digest
@@ -200,6 +201,7 @@ def _different_functions(claimed: ModuleCode, module: ModuleType) -> list[str]:
 
 
 def _compare_module(claimed: ModuleCode, remember: bool) -> None:
+    """Check that the module in memory is the version that the job was built with; see ``check_modules``."""
     module = sys.modules.get(claimed.name)
     spec = getattr(module, "__spec__", None)
     if module is None or spec is None:
@@ -336,7 +338,10 @@ renewal_lock = threading.RLock()
 """Held while memory is compared and changed."""
 
 _KNOWN_JOBS = 10_000
+"""The number of jobs that are remembered."""
+
 _LARGEST_PAYLOAD = 4 << 20
+"""The size of a pickle, in bytes, up to which it is searched for names of modules."""
 
 WAIT_SECONDS = 10.0
 """Time that a job waits for work that outlives the threads of an ended job."""
@@ -345,6 +350,7 @@ _WAIT_FOR_THREADS = 0.1
 """The part of that time for threads: they end before Flink reports the end of their job."""
 
 _POLL_SECONDS = 0.02
+"""The interval of checks if modules are still in use."""
 
 _known_jobs: dict[str, None] = {}
 """Jobs that have run here: their modules are compared with their own digests only."""
@@ -403,7 +409,11 @@ def operator_opens(job_id: str, job_name: str) -> None:
 
 
 def operator_loaded(names: set[str] | None) -> None:
-    """Record the modules that an operator has loaded."""
+    """Record the modules that an operator has loaded.
+
+    Args:
+        names: The result of :func:`operator_arrives`.
+    """
     with renewal_lock:
         use = user_modules.current_use()
         _loading.discard(threading.get_ident())
@@ -455,6 +465,7 @@ def drop_stale_modules(stale: Collection[str]) -> list[Use]:
 
 
 def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
+    """Wait for some seconds until only ``use`` needs the modules; return the other uses that remain."""
     begin = time.monotonic()
     while users := user_modules.uses_of(names, use):
         patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(user.has_thread for user in users) else 1)

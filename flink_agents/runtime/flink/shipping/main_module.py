@@ -45,7 +45,7 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN, Use
 
 
 class MainModule:
-    """The classes of ``__main__``, installed in a worker when this object is unpickled."""
+    """The classes of ``__main__``: unpickling this object installs them in the worker."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         classes = _shipped_classes()
@@ -86,7 +86,7 @@ class ShippedFunction:
     """A function that brings the user's ``__main__`` classes to the worker with it.
 
     Args:
-        function: The function.
+        function: The function, of one argument.
         uses: Functions and classes of the user inside it, whose modules are compared on the worker.
     """
 

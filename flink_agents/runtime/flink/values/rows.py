@@ -81,17 +81,17 @@ def with_types(table: Any, columns: Mapping[str, ColumnType], *unchanged_columns
 
 
 class Column:
-    """Key selector by column name.
+    """Returns the key of a row: its value in a column.
 
     Args:
-        name: The column.
+        name: Name of the column.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __call__(self, row: Any) -> Any:
-        """Return the row's value in the column; also for an object made from the row."""
+        """Return the value in the column, of a row or of the object that was made from it."""
         if isinstance(row, TableChange):
             row = row.value
         return row[self._name] if isinstance(row, Row | dict) else getattr(row, self._name)
@@ -152,10 +152,10 @@ class ToRow:
 
 
 class ColumnReader(NamedTuple):
-    """Describes a type to read.
+    """Reads the values of a column's type.
 
     Attributes:
-        root: The type's name in Java.
+        root: The type's ``LogicalTypeRoot`` in Java.
         names: The fields of a row.
         inner: The readers of its fields or items.
     """
@@ -213,7 +213,7 @@ def _reader_of(kind: Any) -> ColumnReader:
 
 
 def _cast_of(kind: Any) -> str | None:
-    """Return the type that a column can be cast to; None if it needs no cast."""
+    """Return the type, in SQL, that a column can be cast to; None if it needs no cast."""
     root = kind.getTypeRoot().name()
     text = kind.copy(True).asSummaryString()
     if root == "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
@@ -250,7 +250,7 @@ def _replace_types(kind: Any, replace: Callable[[Any], str | None]) -> str | Non
 
 
 def with_wide_types(table: Any, row_type: Any) -> Any:
-    """Return a table without columns of ``SMALLINT``.
+    """Return a table whose columns of ``SMALLINT`` are cast to wider ones: Pemja crashes on a ``Short``.
 
     Args:
         table: The table.
@@ -332,8 +332,8 @@ class ReadRows:
     Args:
         readers: The columns.
         value: The type of the inputs: any type that Pydantic supports; None for rows with names.
-        changes: The policy for changes: ``latest`` leaves out rows that are gone, and ``all`` makes each
-            input a ``TableChange``.
+        changes: The policy for changes of rows: ``latest`` leaves out rows that are gone, and ``all`` makes
+            each input a ``TableChange``.
     """
 
     def __init__(self, readers: Mapping[str, ColumnReader], value: Any, changes: str) -> None:
@@ -414,7 +414,10 @@ class _RowModel(BaseModel):
 
 
 def described_row(kind: Any) -> DescribedType:
-    """Describe the type of a row.
+    """Return the Pydantic model of a row type, and the function that makes a row of its instance.
+
+    Args:
+        kind: A ``RowTypeInfo`` with names of fields.
 
     Raises:
         AgentConfigurationError: It is not a type of rows with names, or has a field that no model can fill
@@ -458,7 +461,7 @@ def _python_type(kind: TypeInformation, name: str) -> Any:
 
 
 def _to_row(value: Any) -> Any:
-    """Return a model instance as a row, nested ones included."""
+    """Return a value with rows in place of model instances, nested ones included."""
     if isinstance(value, _RowModel):
         fields = type(value).model_fields
         row = Row(*(_to_row(getattr(value, name)) for name in fields))

@@ -67,14 +67,14 @@ class WorkerValues:
 
 
 class RowFunction(Protocol):
-    """Converts rows."""
+    """Converts a stream's values to rows, or rows to values."""
 
     def open(self, java: WorkerValues) -> None:
         """Get what makes values of Java, before the first row."""
         ...
 
     def __call__(self, value: Any, /) -> Any:
-        """Convert a row."""
+        """Convert a value to a row, or a row to values."""
         ...
 
 
