@@ -174,7 +174,7 @@ def cancellation_check() -> Callable[[], None]:
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
-    """Return the whole Flink configuration of ``env``."""
+    """Return all of Flink's options for ``env``, by name."""
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
@@ -331,7 +331,7 @@ def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
 
 
 def on_class_path(class_name: str) -> bool:
-    """Return True if Flink itself has a class, so that no job has to bring it."""
+    """Return True if Flink itself has the Java class, so that no job has to bring it."""
     try:
         _jvm().java.lang.ClassLoader.getSystemClassLoader().loadClass(class_name)
     except Py4JError:
@@ -439,7 +439,7 @@ def java_text(error: Any) -> str:
 
 
 def log_to(path: str, configuration: Callable[[str], str | None]) -> None:
-    """Redirect the log of this JVM; ``configuration`` may return another configuration than the given one."""
+    """Redirect the log of this JVM to a file; ``configuration`` is that of ``logs.configuration_beside``."""
     system = _jvm().java.lang.System
     log4j = _jvm().org.apache.logging.log4j
     system.setProperty("log.file", path)

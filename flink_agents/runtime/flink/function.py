@@ -232,7 +232,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         access: OperatorAccess,
         run: AnnouncedRun | None,
     ) -> OperatorHost:
-        """Return what the processor needs of Flink: state, clock, keys and outlet."""
+        """Return the parts of Flink that the processor needs: state, clock, keys and outlet."""
         task_configuration = flink_compat.task_configuration
         return OperatorHost(
             job_id=task.job_id,

@@ -33,7 +33,7 @@ from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
-from flink_agents.runtime.flink.inputs.given import check_parallelism, check_stream, given_selector
+from flink_agents.runtime.flink.inputs.given import check_parallelism, check_selector, check_stream
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, SignalEnd, join_signals
 from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
@@ -86,7 +86,7 @@ class FlinkAgentInput(AgentInput):
     ) -> FlinkAgentInput:
         signals = check_stream("with_signals", signals)
         if key_selector is not None:
-            given_selector("with_signals", key_selector)
+            check_selector("with_signals", key_selector)
         stream = join_signals(self._stream, signals, key_selector)
         keys = KeyOfEither(self._key_selector)
         agent_input = FlinkAgentInput(self._job, self._agents, stream, keys, list_source=self._list_source)

@@ -93,12 +93,12 @@ class Bottleneck:
 
     @property
     def agents(self) -> list[str]:
-        """The agents that wait."""
+        """The names of the agents that wait."""
         return [name for vertex in self.blocked for name in vertex.agents]
 
     @property
     def slow_agents(self) -> list[str]:
-        """The agents that do not keep up."""
+        """The names of the agents that do not keep up."""
         return [name for vertex in self.slow for name in vertex.agents]
 
     @property
@@ -267,7 +267,7 @@ def _busy_text(vertex: Vertex) -> str:
 
 
 def read_flow(ask: Ask, job: str) -> JobFlow:
-    """Return how the data of a running job flows. A vertex that Flink does not report has no level.
+    """Return the data flow of a running job. A vertex that Flink does not report has no level.
 
     Args:
         ask: Asks the cluster.
@@ -288,7 +288,7 @@ def read_flow(ask: Ask, job: str) -> JobFlow:
 
 
 def settled_flow(ask: Ask, job: str) -> JobFlow:
-    """Return how the data of a running job flows, according to new metrics. See :func:`read_flow`.
+    """Return the data flow of a running job, according to new metrics. See :func:`read_flow`.
 
     If Flink answers with old metrics while it fetches new ones, this waits for a second and reads again.
     """

@@ -60,7 +60,7 @@ def check_table(called: str, value: Any) -> Any:
     raise _refused_error(called, "a Table of PyFlink", value, fix)
 
 
-def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
+def check_selector(called: str, value: Any) -> Callable[[Any], Any]:
     """Return ``value``, the key selector argument of a method.
 
     Args:

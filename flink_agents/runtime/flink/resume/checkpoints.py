@@ -133,12 +133,12 @@ def choose_checkpoint(
     read: Callable[[Path], CheckpointContent],
     digests: Mapping[str, str],
 ) -> tuple[Chosen | None, list[str]]:
-    """Return the newest undamaged checkpoint, and the problems of newer ones.
+    """Return the newest undamaged checkpoint, or None, and a line about each damaged newer one.
 
     Args:
         checkpoint_candidates: The candidates, newest first.
         read: Returns the metadata of a checkpoint.
-        digests: Checksums of checkpoints, as far as they exist.
+        digests: Recorded checksums by :func:`key_of`. A checkpoint without one counts as undamaged.
     """
     damaged: list[tuple[Candidate, str]] = []
     for candidate in checkpoint_candidates:

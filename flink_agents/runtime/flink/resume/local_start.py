@@ -332,7 +332,7 @@ class LocalStart:
             self.beginning.script.record_job_finish(self._run.name)
 
     def _record_end(self, error: Exception) -> None:
-        """Record the end of this start by an error, or by a signal without a savepoint."""
+        """Record that ``error`` ended this start, or a signal without a savepoint."""
         text = None if self._signals.code is not None else _as_text(error)
         # The next start does not depend on it.
         with suppress(OSError, ValueError):

@@ -251,7 +251,7 @@ class ScriptStart:
         self._write_start(fresh=True)
 
     def end_of(self, token: str) -> ScriptEnd:
-        """Return how the script start with that token ended."""
+        """Return the way in which the script start with that token ended."""
         if token in ("", self.token):
             return ScriptEnd.WELL
         try:

@@ -95,12 +95,12 @@ class RestoredJob:
             self._check_groups(task)
 
     def _operator_ends(self, task: Task) -> dict[str, Ended]:
-        """Return which subtasks of each operator of a task had finished, by the operator's id."""
+        """Return the subtasks of each operator of a task that had finished, by the operator's id."""
         absent = RestoredOperator()
         return {operator: self.states.get(operator, absent).ended for operator in task.operators}
 
     def _task_end(self, task: Task) -> Ended:
-        """Return which subtasks of a task had finished."""
+        """Return the subtasks of a task that had finished."""
         return min(self._operator_ends(task).values())
 
     def _check_ends(self, task: Task) -> None:
@@ -111,11 +111,11 @@ class RestoredJob:
                 for operator in ends
                 if operator not in self.states
             ]
-            raise _at_ended_input(task.name, new or [task.name], self._place(task))
+            raise _mixed_ends_error(task.name, new or [task.name], self._place(task))
         running = next(self._running_inputs(task), None)
         if running is not None:
             title = self._title(task)
-            raise _changed_input(
+            raise _changed_input_error(
                 title, self._new_parts() - {title} or {self._title(running)}, self._place(task)
             )
 
@@ -140,7 +140,9 @@ class RestoredJob:
                 continue
             differs = task.max_parallelism > 0 and task.max_parallelism != state.max_parallelism
             if differs or task.parallelism > state.max_parallelism:
-                raise _other_groups(self._title(task), task, state.max_parallelism, self._place(task))
+                raise _key_groups_differ_error(
+                    self._title(task), task, state.max_parallelism, self._place(task)
+                )
 
     def _title(self, task: Task) -> str:
         titles = (describe_part(uid) for uid in task.operators.values())
@@ -189,7 +191,7 @@ def _unclaimed_state_error(states: Sequence[RestoredOperator], tasks: Sequence[T
     )
 
 
-def _at_ended_input(task: str, new: Sequence[str], place: str | None) -> StateMismatchError:
+def _mixed_ends_error(task: str, new: Sequence[str], place: str | None) -> StateMismatchError:
     return StateMismatchError(
         f"the job was changed at an input that had ended before its checkpoint: {', '.join(sorted(new))}",
         expected="the operators that had finished, without new ones among them",
@@ -199,7 +201,7 @@ def _at_ended_input(task: str, new: Sequence[str], place: str | None) -> StateMi
     )
 
 
-def _changed_input(finished: str, new: set[str], place: str | None) -> StateMismatchError:
+def _changed_input_error(finished: str, new: set[str], place: str | None) -> StateMismatchError:
     return StateMismatchError(
         f"{finished} had finished when the checkpoint was taken, and its input was changed",
         expected="the input that had ended, without additions and without further readers",
@@ -209,7 +211,7 @@ def _changed_input(finished: str, new: set[str], place: str | None) -> StateMism
     )
 
 
-def _other_groups(title: str, task: Task, groups: int, place: str | None) -> StateMismatchError:
+def _key_groups_differ_error(title: str, task: Task, groups: int, place: str | None) -> StateMismatchError:
     if task.parallelism > groups:
         parallelism_text = f"parallelism {task.parallelism}"
         fix = f"lower its parallelism to {groups} or less; or {START_OVER}"
@@ -310,14 +312,14 @@ _TOO_MANY_SUBTASKS = re.compile(
 
 def not_restored(job_name: str, java_text: str) -> JobFailedError | None:
     """Return the error for a job that cannot restore its checkpoint; None if it failed otherwise."""
-    for read in (_state_left, _ended_input_error, _key_groups_error, _subtasks_error):
+    for read in (_unclaimed_error, _ended_input_error, _key_groups_error, _subtasks_error):
         error = read(job_name, java_text)
         if error is not None:
             return error
     return None
 
 
-def _state_left(job_name: str, java_text: str) -> JobFailedError | None:
+def _unclaimed_error(job_name: str, java_text: str) -> JobFailedError | None:
     match = _STATE_LEFT.search(java_text)
     if match is None:
         return None

@@ -469,11 +469,9 @@ def _to_row(value: Any) -> Any:
         return row
     if isinstance(value, list):
         return [_to_row(nested_value) for nested_value in value]
-    return (
-        {name: _to_row(nested_value) for name, nested_value in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+    if isinstance(value, dict):
+        return {name: _to_row(nested_value) for name, nested_value in value.items()}
+    return value
 
 
 def _refused_error(what: str, expected: str, found: str) -> AgentConfigurationError:
