@@ -257,14 +257,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
         heartbeat: Heartbeat,
         low: LowWatermark | None,
     ) -> None:
-        """Route Flink's calls to ``processor`` and ``heartbeat``."""
+        """Make Flink's calls for records and timers reach ``processor`` and ``heartbeat`` directly."""
         collector = access.collector
         timers = access.timers
-        get_timestamp, process, leave = (
-            collector.timestamp,
-            processor.process,
-            _connect_outlet(access, low),
-        )
+        get_timestamp = collector.timestamp
+        process = processor.process
+        leave = _connect_outlet(access, low)
         fire = heartbeat.fire
         report = self._metrics.report_if_due
         holds_watermarks = low is not None
@@ -321,7 +319,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
 
 def _connect_outlet(access: OperatorAccess, low: LowWatermark | None) -> Outlet:
-    """Return the function that emits."""
+    """Return the function that emits an emission; in envelopes if ``low``, the low watermark, is not None."""
     if low is None:
         return access.emit
     envelopes = Envelopes(low)

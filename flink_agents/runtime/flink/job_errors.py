@@ -138,9 +138,9 @@ def job_failed(
     """Return the error for a job whose failure Flink describes in ``java_text``.
 
     Args:
-        job_name: The job.
-        java_text: Flink's message, with all causes.
-        untimed: Agents of the job whose outputs may have no timestamp.
+        job_name: Name of the job.
+        java_text: Flink's message, with the stack traces of all causes.
+        untimed: Names of agents of the job whose outputs may have no timestamp.
         typed: The lines where you declare the types of a stream's values.
         lost: Id of the TaskManager that an earlier failure reported as lost, or None.
     """
@@ -160,6 +160,11 @@ def job_failed(
     ):
         if error is not None:
             return error
+    return _other_error(job_name, java_text, cls, text)
+
+
+def _other_error(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError:
+    """Return the error for a failure that needs no explanation: its message, with the frames of Python."""
     lines = text.split("\n")
     if cls.startswith("flink_agents."):
         message = text

@@ -285,13 +285,19 @@ def run_on_cluster(
         raise
     status = submission.wait_for_end()
     if status != 0 and state not in ("CANCELED", "SUSPENDED"):
-        where = "" if log is None else f"; its whole output is in {shown_path(log)}"
-        raise SubmissionError(
-            f"{request.script.name} ended with {status}",
-            found="\n".join(submission.traceback) or submission.cause,
-            fix=f"correct the script{where}",
-        )
+        raise _failed_script_error(request.script, submission, status, log)
     return state
+
+
+def _failed_script_error(
+    script: Path, submission: Submission, status: int, log: Path | None
+) -> SubmissionError:
+    where = "" if log is None else f"; its whole output is in {shown_path(log)}"
+    return SubmissionError(
+        f"{script.name} ended with {status}",
+        found="\n".join(submission.traceback) or submission.cause,
+        fix=f"correct the script{where}",
+    )
 
 
 @dataclass

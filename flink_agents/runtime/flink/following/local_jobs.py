@@ -56,7 +56,7 @@ class JobFacts:
     Attributes:
         name: Its name.
         log: The file of its log; None if it has none.
-        untimed: Agents whose outputs may have no timestamp.
+        untimed: Names of agents whose outputs may have no timestamp.
         totals: The number of inputs that each agent will get, by its name, as far as it is known.
         bounded: True if all its inputs end.
         typed: The lines where you declare the types of a stream's values.

@@ -109,12 +109,12 @@ def field_value(java: Any, name: str) -> Any:
 
 
 def task_environment(context: RuntimeContext) -> Any:
-    """Return the environment of the task in which a function runs."""
+    """Return Java's ``Environment`` of the task in which a function runs."""
     return field_value(read_attribute(context, "_runtime_context"), "taskEnvironment")
 
 
 def task_of(context: RuntimeContext) -> Any:
-    """Return the task in which a function runs."""
+    """Return Java's ``StreamTask`` in which a function runs."""
     return field_value(field_value(task_environment(context), "containingTask"), "invokable")
 
 

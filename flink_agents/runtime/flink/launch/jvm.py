@@ -54,7 +54,7 @@ class RejectedJava:
 
     Attributes:
         source: The place: a variable, a package or a command.
-        reason: The reason, in one sentence.
+        reason: The reason why it is not suitable, in one sentence.
     """
 
     source: JavaSource

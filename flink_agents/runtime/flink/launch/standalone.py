@@ -94,10 +94,10 @@ class ClusterStatus:
 
 
 class StandaloneCluster:
-    """A cluster in a directory.
+    """A Flink cluster on this machine: a JobManager and TaskManagers.
 
     Args:
-        directory: The directory.
+        directory: The directory of its configuration, logs, checkpoints and savepoints.
     """
 
     def __init__(self, directory: Path = DEFAULT_DIRECTORY) -> None:

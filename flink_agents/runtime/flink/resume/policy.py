@@ -44,9 +44,9 @@ class ResumeDecision:
 
     Attributes:
         state_dir: Directory of the jobs' folders; None if it does not resume.
-        script: The script that runs the job.
-        reason: The reason why it does not resume.
-        fix: The fix for the user.
+        script: The name of the script's file; "interactive" if there is none.
+        reason: The reason why it does not resume; empty if it does.
+        fix: A change that lets it resume, for the user.
         program: The script's file; None if it is not a file.
     """
 
@@ -216,12 +216,16 @@ def check_program(run: JobRun, program: Program | None, accept: Accept, state_di
 
 
 class ScriptStart:
-    """The start of the script in this process.
+    """The start of the script in this process, recorded in a file that is locked until the process ends.
 
     Args:
         state_dir: Directory of the jobs' folders.
-        script: The script.
+        script: The name of the script's file; "interactive" if there is none.
         arguments: The command line arguments, without ``--fresh``.
+
+    Attributes:
+        names: Names of the jobs that this start has run.
+        token: Identifies this start.
 
     Raises:
         JobFolderError: The directory cannot be written to.

@@ -52,11 +52,11 @@ class JavaValues(Protocol):
     """Makes values of Java in a worker."""
 
     def row(self, cells: tuple[Any, ...]) -> Any:
-        """Return a row."""
+        """Return a row of Java that has these cells."""
         ...
 
     def instant(self, seconds: int, nanoseconds: int) -> Any:
-        """Return a time since the epoch."""
+        """Return an instant, from seconds since the epoch and the nanoseconds after them."""
         ...
 
     def timestamp(self, at: dt.datetime) -> Any:
@@ -68,7 +68,7 @@ class JavaValues(Protocol):
         ...
 
     def time(self, nanoseconds: int) -> Any:
-        """Return a time of day."""
+        """Return a time of day, from nanoseconds since midnight."""
         ...
 
 

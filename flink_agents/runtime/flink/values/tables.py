@@ -49,7 +49,7 @@ class WorkerValues:
         return self._row.of(cells)
 
     def instant(self, seconds: int, nanoseconds: int) -> Any:
-        """Return a time since the epoch."""
+        """Return an instant, from seconds since the epoch and the nanoseconds after them."""
         return self._instant.ofEpochSecond(seconds, nanoseconds)
 
     def timestamp(self, at: dt.datetime) -> Any:
@@ -62,7 +62,7 @@ class WorkerValues:
         return self._date.ofEpochDay(days)
 
     def time(self, nanoseconds: int) -> Any:
-        """Return a time of day."""
+        """Return a time of day, from nanoseconds since midnight."""
         return self._time.ofNanoOfDay(nanoseconds)
 
 
