@@ -20,7 +20,7 @@ from flink_agents.api.settings.tracing import TRACE_SINKS
 
 CREATE.name = "flink_agents.runtime.flink.environment:create_environment"
 
-DESCRIBED_BY["pyflink"].name = "flink_agents.runtime.flink.values.row_outputs:described_row"
+DESCRIBED_BY["pyflink"].name = "flink_agents.runtime.flink.values.rows:described_row"
 
 PROVIDERS.built_in.update(
     tool="flink_agents.plan.binding.loaded:ToolProvider",

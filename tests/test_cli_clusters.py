@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import SubmissionError
 from flink_agents.cli.cluster import directory
 from flink_agents.cli.main import app
-from flink_agents.runtime.flink.clusters.submission import check_savepoint
+from flink_agents.runtime.flink.clusters.run import check_savepoint
 
 LOCAL = "http://localhost:8081"
 

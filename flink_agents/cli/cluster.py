@@ -145,8 +145,7 @@ def run(
             script, arguments or (), environ, parallelism, named_values(option, "--option"), cluster_options
         )
     from flink_agents.api.errors import JobFailedError
-    from flink_agents.runtime.flink.clusters.run import run_on_cluster
-    from flink_agents.runtime.flink.clusters.submission import JobRequest, check_savepoint
+    from flink_agents.runtime.flink.clusters.run import JobRequest, check_savepoint, run_on_cluster
 
     rest_client = _rest_client(cluster, data)
     savepoint = directory(savepoint)

@@ -22,8 +22,7 @@ from flink_agents.runtime.flink.clusters.jobs import (
     last_failure,
     retained_checkpoint,
 )
-from flink_agents.runtime.flink.clusters.run import run_on_cluster
-from flink_agents.runtime.flink.clusters.submission import JobRequest
+from flink_agents.runtime.flink.clusters.run import JobRequest, run_on_cluster
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
 from tests.cluster.flink_cluster import free_ports

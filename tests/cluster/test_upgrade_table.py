@@ -22,8 +22,7 @@ from flink_agents.runtime.flink.clusters.jobs import (
     retained_checkpoint,
     stop_with_savepoint,
 )
-from flink_agents.runtime.flink.clusters.run import run_on_cluster
-from flink_agents.runtime.flink.clusters.submission import JobRequest
+from flink_agents.runtime.flink.clusters.run import JobRequest, run_on_cluster
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from tests.cluster.flink_cluster import small_cluster
 from tests.cluster.test_upgrades import until

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents.runtime.flink.shipping import code_digest, module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck, interpreter_name, modules_used
 
 Sources = Mapping[str, str]
@@ -73,13 +73,13 @@ class Operator(threading.Thread):
 
     def _arrive(self) -> None:
         sys.path.insert(0, str(self._directory))
-        names = module_renewal.operator_arrives(self._job, f"name of {self._job}", self._payload)
+        names = code_digest.operator_arrives(self._job, f"name of {self._job}", self._payload)
         try:
             check, self.function = pickle.loads(self._payload)
             if check is not None:
                 check.check_modules()
         finally:
-            module_renewal.operator_loaded(names)
+            code_digest.operator_loaded(names)
 
     def do(self, what: Callable[[], Any]) -> Any:
         """The result of a call in the operator's thread."""
@@ -174,10 +174,10 @@ def process_of_a_test(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.setattr(code_digest, "in_flink_worker", lambda: True)
     monkeypatch.setattr(code_digest, "_accepted", {})
     monkeypatch.setattr(user_modules, "_uses", set())
-    monkeypatch.setattr(module_renewal, "_known_jobs", {})
-    monkeypatch.setattr(module_renewal, "_loading", set())
+    monkeypatch.setattr(code_digest, "_known_jobs", {})
+    monkeypatch.setattr(code_digest, "_loading", set())
     monkeypatch.setattr(user_modules, "_notes", {})
-    monkeypatch.setattr(module_renewal, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(code_digest, "WAIT_SECONDS", 0.0)
     monkeypatch.setattr(sys, "path", list(sys.path))
     process = Process(root)
     yield process

@@ -174,7 +174,7 @@ def cancellation_check() -> Callable[[], None]:
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
-    """Return the whole Flink configuration of ``env``."""
+    """Return all of Flink's options for ``env``, by name."""
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
@@ -198,17 +198,17 @@ def _jvm() -> Any:
 
 
 def java_stream(stream: DataStream) -> Any:
-    """Return the Java stream of a Python stream, from which a subclass of ``DataStream`` can be made."""
+    """Return the Java stream of a Python stream."""
     return stream._j_data_stream
 
 
 def transformation_of(stream: DataStream) -> Any:
-    """Return the transformation that produces ``stream``."""
+    """Return the transformation that produces ``stream``: the node of Flink's job graph, as a Java object."""
     return java_stream(stream).getTransformation()
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
-    """Return the ids of the transformations upstream of ``stream``, and its own."""
+    """Return the ids of all transformations upstream of ``stream``, and its own."""
     return {predecessor.getId() for predecessor in transformation_of(stream).getTransitivePredecessors()}
 
 
@@ -317,7 +317,7 @@ def names_of_row(kind: RowTypeInfo) -> list[str]:
 
 
 def basic_type_of(kind: TypeInformation) -> BasicType | None:
-    """Return the name of a basic type; no public method has it."""
+    """Return the kind of a basic type, such as ``BasicType.LONG``; None if ``kind`` is another type."""
     return getattr(kind, "_basic_type", None)
 
 
@@ -331,7 +331,7 @@ def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
 
 
 def on_class_path(class_name: str) -> bool:
-    """Return True if Flink itself has a class, so that no job has to bring it."""
+    """Return True if Flink itself has the Java class, so that no job has to bring it."""
     try:
         _jvm().java.lang.ClassLoader.getSystemClassLoader().loadClass(class_name)
     except Py4JError:
@@ -439,7 +439,7 @@ def java_text(error: Any) -> str:
 
 
 def log_to(path: str, configuration: Callable[[str], str | None]) -> None:
-    """Redirect the log of this JVM; ``configuration`` may return another configuration than the given one."""
+    """Redirect the log of this JVM to a file; ``configuration`` is that of ``logs.configuration_beside``."""
     system = _jvm().java.lang.System
     log4j = _jvm().org.apache.logging.log4j
     system.setProperty("log.file", path)
@@ -474,7 +474,7 @@ def listen_for_jobs(env: StreamExecutionEnvironment, submitted: Callable[[Any], 
 
 
 def rest_address(client: Any) -> str:
-    """Return the REST address of a job's minicluster; no public method has it."""
+    """Return the REST address of a job's minicluster, as a URL; no public method has it."""
     return str(get_field_value(client, "miniCluster").getRestAddress().get().toString())
 
 

@@ -26,9 +26,9 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import (
     check_mode_of_tables,
+    check_selector,
     check_stream,
     check_table,
-    given_selector,
     list_source,
 )
 from flink_agents.runtime.flink.internals import access
@@ -51,7 +51,13 @@ _SEVERAL_TIMES = "more than one rowtime attribute"
 def create_environment(
     env: StreamExecutionEnvironment | None, t_env: Any, config: Mapping[str, Any] | None
 ) -> FlinkAgentsEnvironment:
-    """Return the environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
+    """Return the environment for ``AgentsExecutionEnvironment.get_execution_environment``.
+
+    Args:
+        env: PyFlink's environment; a new one if it is None.
+        t_env: PyFlink's table environment; None to make one when a table is used.
+        config: Options of the job, over those of Flink's configuration and the environment variables.
+    """
     check_conflicting_packages()
     leave_out_file_systems()
     gateway.prepare_jvms()
@@ -139,7 +145,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         self, stream: DataStream, key_selector: Callable[[Any], Any] | None = None
     ) -> AgentInput:
         check_stream("from_datastream", stream)
-        selector = given_selector("from_datastream", key_selector)
+        selector = check_selector("from_datastream", key_selector)
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
                 "the stream is keyed already",
@@ -163,7 +169,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         if isinstance(key_selector, str):
             selector: Callable[[Any], Any] = Column(key_selector)
         else:
-            selector = given_selector("from_table", key_selector)
+            selector = check_selector("from_table", key_selector)
         row_type = row_type_of(table)
         readers = readers_of(row_type)
         stream = self._rows_of(with_wide_types(table, row_type), changes)
@@ -193,7 +199,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     def from_list(
         self, records: Iterable[Any], key_selector: Callable[[Any], Any] | None = None
     ) -> AgentInput:
-        selector = given_selector("from_list", key_selector)
+        selector = check_selector("from_list", key_selector)
         at_hand = list(records)
         self._job.note_list(at_hand)
         checks = self.config.get(AgentOptions.CHECK_CODE)

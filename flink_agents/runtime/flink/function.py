@@ -35,11 +35,10 @@ from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.internals.access import OperatorAccess, wall_clock_ms
 from flink_agents.runtime.flink.logs import follow_java
 from flink_agents.runtime.flink.metrics import FlinkMetrics
-from flink_agents.runtime.flink.resume.announced import AnnouncedRun
-from flink_agents.runtime.flink.shipping import module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
-from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.flink.stores import AnnouncedRun, StoreChoice
 from flink_agents.runtime.flink.values.tables import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
@@ -91,7 +90,7 @@ class SubtaskAttempt:
 
 
 class _Sentinel:
-    """Is destroyed with the thread that created it."""
+    """Ends an attempt when the thread that created it ends, since Python then destroys this object."""
 
     def __init__(self, attempt: SubtaskAttempt) -> None:
         self._attempt = attempt
@@ -165,14 +164,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Load the agent, and connect it to Flink's state."""
+        """Load the agent, and connect it to Flink's state, timers and outputs."""
         follow_java()
         self._code_check.check_modules()
         if self._key_module is not None:
             typenames.allow_modules([self._key_module])
         task = flink_compat.task_info(runtime_context)
         run = self._apply_announcement(runtime_context, task.attempt)
-        module_renewal.operator_opens(task.job_id, task.job_name)
+        code_digest.operator_opens(task.job_id, task.job_name)
         agent = LoadedAgent(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
         # All states are registered before the operator switches from key to key.
@@ -233,7 +232,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         access: OperatorAccess,
         run: AnnouncedRun | None,
     ) -> OperatorHost:
-        """Return this operator's view of Flink."""
+        """Return the parts of Flink that the processor needs: state, clock, keys and outlet."""
         task_configuration = flink_compat.task_configuration
         return OperatorHost(
             job_id=task.job_id,
@@ -258,14 +257,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
         heartbeat: Heartbeat,
         low: LowWatermark | None,
     ) -> None:
-        """Route Flink's calls to ``processor`` and ``heartbeat``."""
+        """Make Flink's calls for records and timers reach ``processor`` and ``heartbeat`` directly."""
         collector = access.collector
         timers = access.timers
-        get_timestamp, process, leave = (
-            collector.timestamp,
-            processor.process,
-            _connect_outlet(access, low),
-        )
+        get_timestamp = collector.timestamp
+        process = processor.process
+        leave = _connect_outlet(access, low)
         fire = heartbeat.fire
         report = self._metrics.report_if_due
         holds_watermarks = low is not None
@@ -322,7 +319,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
 
 def _connect_outlet(access: OperatorAccess, low: LowWatermark | None) -> Outlet:
-    """Return the function that emits."""
+    """Return the function that emits an emission; in envelopes if ``low``, the low watermark, is not None."""
     if low is None:
         return access.emit
     envelopes = Envelopes(low)

@@ -37,7 +37,7 @@ from flink_agents.runtime.flink.following.executions import (
 )
 from flink_agents.runtime.flink.following.local_jobs import (
     REFRESH,
-    JobHistory,
+    JobFacts,
     LocalJob,
     bound_rest_ports,
     bound_restarts,
@@ -166,7 +166,7 @@ class Job:
         self._collecting: list[Collecting] = []
         self._lists: list[GivenList] = []
         self._checks: list[Callable[[], None]] = []
-        self._story = JobHistory("agents")
+        self._facts = JobFacts("agents")
         self._local: LocalJob | None = None
         self._listens = False
         self._start: LocalStart | None = None
@@ -227,24 +227,24 @@ class Job:
 
     @property
     def level(self) -> int:
-        """The number of agents in the job so far."""
+        """The number of agents that have been applied in the job so far."""
         return len(self._applied)
 
     def add_agent(self, applied: AppliedAgent) -> None:
-        """Add an applied agent."""
+        """Add an agent that was applied to a stream of the job."""
         applied.level = self.level
         self._applied[applied.name] = applied
         keep_job(self)
         self._announce_classes()
 
     def _begin_next_job(self) -> None:
-        """Let everything that is built from now on belong to another job."""
+        """Forget all parts of this job: what is built from now on belongs to the next one."""
         self._applied = {}
         self._checks = []
         self._lists = []
 
     def note_list(self, records: Sequence[Any]) -> None:
-        """Add a list that the job reads."""
+        """Record a list that the job reads, for the comparison with a resumed job's."""
         self._lists.append(GivenList(records, authors_place()))
 
     def add_check(self, check: Callable[[], None]) -> None:
@@ -277,7 +277,7 @@ class Job:
         from pyflink.common import JobExecutionResult
 
         job_name = self._prepare_job(job_name, resumes=True)
-        story = self._story
+        facts = self._facts
         start = self._start
         local = self.is_local
         waits = local or bool(self._collecting)
@@ -300,13 +300,13 @@ class Job:
                     start.record_finish([reader.outputs for reader in readers])
                 return result
         except Py4JJavaError as error:
-            raise story.job_error(flink_compat.java_text(error)) from None
+            raise facts.job_error(flink_compat.java_text(error)) from None
         except Py4JError:
             # The JVM crashed while it got the job. Python would keep calling it for each object of Java.
             if not local or not gateway.is_gone(gateway.GONE_SECONDS):
                 raise
             gateway.leave_alone()
-            raise story.lost_task_manager_error("the JVM") from None
+            raise facts.lost_task_manager_error("the JVM") from None
         finally:
             self._start = None
 
@@ -331,12 +331,12 @@ class Job:
     def execute_and_collect(self, stream: DataStream, job_name: str | None, limit: int | None) -> Any:
         """Run the job, and return an iterator over the records of ``stream``, or a list of the first ones."""
         job_name = self._prepare_job(job_name)
-        story = self._story
+        facts = self._facts
         records = collect_async(stream)
         try:
             self._submit_job(job_name)
         except Py4JJavaError as error:
-            raise story.job_error(flink_compat.java_text(error)) from None
+            raise facts.job_error(flink_compat.java_text(error)) from None
         local = self._local
         self._local = None
         if local is not None:
@@ -345,7 +345,7 @@ class Job:
         def explain(error: Py4JJavaError) -> Exception:
             if local is not None:
                 return local.explain_error(error)
-            return story.job_error(flink_compat.java_text(error))
+            return facts.job_error(flink_compat.java_text(error))
 
         explained = RecordIterator(records, explain)
         if limit is None:
@@ -392,7 +392,7 @@ class Job:
             fit_to_state(self.stream_env, {agent.name: agent.place for agent in agents})
         job_name = job_name or " -> ".join(self._applied) or "agents"
         print_longest_downtime(self.stream_env, job_name)
-        self._story = JobHistory(
+        self._facts = JobFacts(
             job_name,
             untimed=[agent.name for agent in agents if not agent.event_time.holds],
             typed=[place for agent in agents for place in agent.typed],
@@ -432,10 +432,10 @@ class Job:
         missing = {key: value for key, value in settings.items() if key not in flink}
         if missing:
             flink_compat.set_options(self.stream_env, missing)
-        if (log := new_log(self._story.name)) is not None:
+        if (log := new_log(self._facts.name)) is not None:
             flink_compat.log_to(str(log), configuration_beside(log, self.config))
         bounded = is_terminal() and is_bounded_job(self.stream_env)
-        self._story = replace(self._story, log=log, bounded=bounded)
+        self._facts = replace(self._facts, log=log, bounded=bounded)
         if not self._listens:
             self._listens = True
             # Java holds its listeners, and would keep the job in memory.
@@ -443,11 +443,11 @@ class Job:
             flink_compat.listen_for_jobs(self.stream_env, lambda client: _notify_job(this, client))
 
     def follow_submitted(self, client: Any) -> None:
-        """Follow a local job that was submitted."""
+        """Start to follow the local job that Java's ``client`` has submitted."""
         start = self._start
-        self._local = LocalJob(client, self._story, None if start is None else start.may_restart)
+        self._local = LocalJob(client, self._facts, None if start is None else start.may_restart)
         if start is not None:
-            start.follow_job(client, self._story.log)
+            start.follow_job(client, self._facts.log)
         self._local.start()
 
     def _submit_job(self, job_name: str) -> tuple[Any, list[ListReader]]:
@@ -479,7 +479,7 @@ class Job:
             flink_compat.announce_to_workers(self.stream_env, text)
 
     def _keep_ends_open(self) -> None:
-        """Let checkpoints complete while the end of a bounded input waits for runs."""
+        """Add gates, so that checkpoints complete while the end of a bounded input waits for runs."""
         checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
         if not checkpoints or not self._applied:
             return

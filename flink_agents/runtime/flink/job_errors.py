@@ -30,7 +30,7 @@ _FIX = "this error's attribute java_trace has the full Java trace; flink-agents 
 INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
 """The message of a TaskManager at every task start after its first start of Python was interrupted."""
 
-_KNOWN = {
+_EXPLANATIONS = {
     "NoSuchFieldException: loadedLibraryNames": (
         "this TaskManager process has run a Python job already, and PyFlink cannot load its native "
         "library a second time on this Java",
@@ -138,28 +138,33 @@ def job_failed(
     """Return the error for a job whose failure Flink describes in ``java_text``.
 
     Args:
-        job_name: The job.
-        java_text: Flink's message, with all causes.
-        untimed: Agents of the job whose outputs may have no timestamp.
+        job_name: Name of the job.
+        java_text: Flink's message, with the stack traces of all causes.
+        untimed: Names of agents of the job whose outputs may have no timestamp.
         typed: The lines where you declare the types of a stream's values.
         lost: Id of the TaskManager that an earlier failure reported as lost, or None.
     """
     cls, text = _failure_text(java_text)
     for error in (
         not_restored(job_name, java_text),
-        _known_failure(job_name, java_text),
-        _missing_module(job_name, java_text, cls, text),
-        _missing_timestamps(job_name, java_text, untimed),
-        _missing_topic(job_name, java_text),
-        _missing_slots(job_name, java_text, lost),
-        _wrong_class(job_name, java_text, cls, text, typed),
-        _unpicklable_failure(job_name, java_text, cls, text),
-        _rendered_failure(job_name, java_text),
-        _rejected_record(job_name, java_text, cls, text),
-        _no_broker(job_name, java_text),
+        _explained_error(job_name, java_text),
+        _missing_module_error(job_name, java_text, cls, text),
+        _missing_timestamps_error(job_name, java_text, untimed),
+        _missing_topic_error(job_name, java_text),
+        _missing_slots_error(job_name, java_text, lost),
+        _wrong_class_error(job_name, java_text, cls, text, typed),
+        _unpicklable_error(job_name, java_text, cls, text),
+        _rendered_error(job_name, java_text),
+        _rejected_record_error(job_name, java_text, cls, text),
+        _no_broker_error(job_name, java_text),
     ):
         if error is not None:
             return error
+    return _other_error(job_name, java_text, cls, text)
+
+
+def _other_error(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError:
+    """Return the error for a failure that needs no explanation: its message, with the frames of Python."""
     lines = text.split("\n")
     if cls.startswith("flink_agents."):
         message = text
@@ -181,15 +186,15 @@ def in_one_line(error: JobFailedError) -> str:
     return f"{frames[-1]}: {first}" if frames else first
 
 
-def _known_failure(job_name: str, java_text: str) -> JobFailedError | None:
-    for mark, (meaning, fix) in _KNOWN.items():
+def _explained_error(job_name: str, java_text: str) -> JobFailedError | None:
+    for mark, (meaning, fix) in _EXPLANATIONS.items():
         if mark in java_text:
             message = f"{meaning}\n  job {job_name!r} failed"
             return JobFailedError(message, failure=mark, java_trace=java_text, fix=fix)
     return None
 
 
-def _rendered_failure(job_name: str, java_text: str) -> JobFailedError | None:
+def _rendered_error(job_name: str, java_text: str) -> JobFailedError | None:
     error = _RENDERED.search(java_text)
     if error is None:
         return None
@@ -198,7 +203,7 @@ def _rendered_failure(job_name: str, java_text: str) -> JobFailedError | None:
     return JobFailedError(message, failure=text, java_trace=java_text, fix=_FIX)
 
 
-def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+def _missing_module_error(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
     match = _NO_MODULE.search(text)
     in_action = ": ModuleNotFoundError: No module named" in text.split("\n", 1)[0]
     if match is None or not (cls in _IMPORT_ERRORS or in_action):
@@ -214,7 +219,7 @@ def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFa
     )
 
 
-def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -> JobFailedError | None:
+def _missing_timestamps_error(job_name: str, java_text: str, untimed: Sequence[str]) -> JobFailedError | None:
     mark = next((mark for mark in _NO_TIMESTAMP if mark in java_text), None)
     if mark is None or not untimed:
         return None
@@ -228,7 +233,7 @@ def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -
     )
 
 
-def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
+def _missing_topic_error(job_name: str, java_text: str) -> JobFailedError | None:
     match = _NO_TOPIC.search(java_text)
     if match is None or "UnknownTopicOrPartitionException" not in java_text:
         return None
@@ -240,7 +245,7 @@ def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
-def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailedError | None:
+def _missing_slots_error(job_name: str, java_text: str, lost: str | None) -> JobFailedError | None:
     lost_manager = lost_task_manager(java_text)
     no_slots = "NoResourceAvailableException" in java_text
     if lost_manager is None and not no_slots:
@@ -265,7 +270,7 @@ def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailed
     )
 
 
-def _wrong_class(
+def _wrong_class_error(
     job_name: str, java_text: str, cls: str, text: str, typed: Sequence[str]
 ) -> JobFailedError | None:
     match = _WRONG_CLASS.search(text) if cls == "java.lang.ClassCastException" else None
@@ -288,7 +293,7 @@ def _wrong_class(
     )
 
 
-def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
+def _no_broker_error(job_name: str, java_text: str) -> JobFailedError | None:
     mark = next((mark for mark in _NO_BROKER if mark in java_text), None)
     if mark is None:
         return None
@@ -305,7 +310,7 @@ def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
-def _rejected_record(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+def _rejected_record_error(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
     not_sent = _NOT_SENT.search(java_text)
     kind = re.split(r"[.$]", cls)[-1]
     if not_sent is None or kind not in _REJECTED:
@@ -321,7 +326,7 @@ def _rejected_record(job_name: str, java_text: str, cls: str, text: str) -> JobF
     )
 
 
-def _unpicklable_failure(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+def _unpicklable_error(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
     match = _NO_PICKLE.search(text.split("\n", 1)[0])
     if match is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
         return None

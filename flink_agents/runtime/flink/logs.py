@@ -58,7 +58,7 @@ _originals: dict[str, str] = {}
 
 
 def rocksdb_settings(config: Configuration) -> dict[str, str]:
-    """Return Flink's options for RocksDB's logs, which Flink writes beside its own."""
+    """Return Flink's options that limit RocksDB's logs, which Flink writes beside its own."""
     return {
         "state.backend.rocksdb.log.max-file-size": f"{config.get(AgentOptions.LOG_SIZE_MB)}mb",
         "state.backend.rocksdb.log.file-num": str(config.get(AgentOptions.LOG_FILES)),
@@ -66,13 +66,13 @@ def rocksdb_settings(config: Configuration) -> dict[str, str]:
 
 
 def configuration_beside(log: Path, config: Configuration) -> Callable[[str], str | None]:
-    """Return a function that writes the configuration of a job's log.
+    """Return a function that writes a Log4j configuration beside a job's log, by which the log rolls.
 
-    Its argument is the location of the one in use; it returns the location of the copy, or None if none is
-    needed, or can be made.
+    The function gets the location of the configuration in use, and returns that of its changed copy. It
+    returns None if no copy is needed, or can be written.
 
     Args:
-        log: The log.
+        log: The file of the log.
         config: Options of the job.
     """
     size = config.get(AgentOptions.LOG_SIZE_MB)

@@ -20,6 +20,7 @@ from flink_agents.runtime.metrics.run_metrics import (
 )
 
 INTERVAL_SECONDS = 0.5
+"""The shortest time between two reports."""
 
 _MOST = 2**63 - 1
 """The largest number that Flink's metrics take."""
@@ -48,7 +49,7 @@ class FlinkMetrics:
         self._due = 0.0
 
     def report_if_due(self) -> None:
-        """Report if the last report was at least half a second ago."""
+        """Report if the last report was at least half a second ago. Only for Flink's thread."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + INTERVAL_SECONDS

@@ -1,8 +1,17 @@
-"""Chooses the store in which a job records durable steps."""
+"""Chooses the store in which a job records durable steps, and announces a resuming local job to its tasks.
+
+The announcement has the job's identity and the paths of its journal and checkpoints.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +90,95 @@ def _not_configured(agent: LoadedAgent) -> StoreNotConfiguredError:
         fix="set action-state.store: 'sqlite' with action-state.sqlite.path if all TaskManagers run on one "
         "host, otherwise a store that all of them can reach",
     )
+
+
+ANNOUNCEMENT_KEY = "internal.flink-agents.job-run"
+"""Not an option of agents, whose names are checked."""
+
+PARKED_SECONDS = 60.0
+"""Maximum time that a second attempt waits for the end of the job."""
+
+_LOOK_SECONDS = 0.05
+"""The interval at which a second attempt checks if it may start."""
+
+_FOLLOW_SECONDS = 0.2
+"""The interval at which a process checks if its driver is running."""
+
+
+@dataclass(frozen=True)
+class AnnouncedRun:
+    """A job run, in the form for the tasks of a start.
+
+    Attributes:
+        identifier: The job identifier, if no option gives one.
+        identity: Source of ids and idempotency keys: the identifier and the number of the job run.
+        journal: The file of the store ``sqlite``, if no option gives one.
+        checkpoints: Directory of this start's checkpoints.
+        driver: The process that runs the script.
+    """
+
+    identifier: str
+    identity: str
+    journal: str
+    checkpoints: str
+    driver: int = 0
+
+    def to_json(self) -> str:
+        """Return the JSON for Flink's configuration of the job."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_flink(cls, flink: Mapping[str, str]) -> AnnouncedRun | None:
+        """Return the announcement in a task's Flink configuration; None if the job does not resume."""
+        text = flink.get(ANNOUNCEMENT_KEY)
+        return None if not text else cls(**json.loads(text))
+
+    def config(self, config: Configuration) -> Configuration:
+        """Return ``config`` with the identifier of the job, unless an option of it gives one."""
+        return config.over(Configuration({AgentOptions.JOB_IDENTIFIER: self.identifier}))
+
+    def store(self, choice: StoreChoice | None) -> StoreChoice | None:
+        """Return the store of an agent: the journal of the folder, if the options name no file."""
+        return None if choice is None else choice.with_path(self.journal)
+
+    def end_with_driver(self) -> None:
+        """End this process as soon as the script that started it ends.
+
+        Otherwise Flink's JVM would keep running for some seconds, or forever if another process keeps its
+        input open.
+        """
+        if os.getppid() == self.driver and self.driver not in _followed:
+            _followed.add(self.driver)
+            threading.Thread(
+                target=_die_with_driver, args=(self.driver,), name="script-follower", daemon=True
+            ).start()
+
+    def has_checkpoint(self) -> bool:
+        """Return True if a checkpoint of this start is complete."""
+        return any(Path(self.checkpoints).glob("chk-*/_metadata"))
+
+    def prevent_restart(self, attempt: int, check_cancelled: Callable[[], None]) -> None:
+        """Prevent a second attempt before the first checkpoint of a start: the job ends instead.
+
+        The driver cancels the job as soon as it is notified of the failure. Until then, no effect may happen
+        twice, so this waits, for at most :data:`PARKED_SECONDS`.
+
+        Args:
+            attempt: Number of the attempt, from 0.
+            check_cancelled: Raises if Flink has cancelled the task.
+        """
+        until = time.monotonic() + PARKED_SECONDS
+        while attempt > 0 and not self.has_checkpoint() and time.monotonic() < until:
+            check_cancelled()
+            time.sleep(_LOOK_SECONDS)
+
+
+_followed: set[int] = set()
+"""Ids of the drivers whose end a thread of this process waits for."""
+
+
+def _die_with_driver(driver: int) -> None:
+    while os.getppid() == driver:
+        time.sleep(_FOLLOW_SECONDS)
+    # Records are on the disk; other work of this process would belong to a job that has ended.
+    os.kill(os.getpid(), signal.SIGKILL)

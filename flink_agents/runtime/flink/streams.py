@@ -33,13 +33,13 @@ from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
-from flink_agents.runtime.flink.inputs.given import check_parallelism, check_stream, given_selector
+from flink_agents.runtime.flink.inputs.given import check_parallelism, check_selector, check_stream
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, SignalEnd, join_signals
 from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
+from flink_agents.runtime.flink.shipping.class_copies import check_shippable
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
-from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
 from flink_agents.runtime.flink.values.tables import envelope_type, restamp, write_rows
@@ -86,7 +86,7 @@ class FlinkAgentInput(AgentInput):
     ) -> FlinkAgentInput:
         signals = check_stream("with_signals", signals)
         if key_selector is not None:
-            given_selector("with_signals", key_selector)
+            check_selector("with_signals", key_selector)
         stream = join_signals(self._stream, signals, key_selector)
         keys = KeyOfEither(self._key_selector)
         agent_input = FlinkAgentInput(self._job, self._agents, stream, keys, list_source=self._list_source)
@@ -188,7 +188,7 @@ class FlinkAgentInput(AgentInput):
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
     def _resolve_agent(self, agent: Agent | type[Agent] | str) -> Agent:
-        """Return the agent for the argument of ``apply``."""
+        """Return the agent that an argument of ``apply`` is, or names."""
         if isinstance(agent, str):
             if agent not in self._agents:
                 raise AgentDefinitionError(
@@ -203,7 +203,7 @@ class FlinkAgentInput(AgentInput):
 
 
 def _resumable_agent(plan: AgentPlan, store: StoreChoice | None, job: Job) -> ResumableAgent | None:
-    """Return the facts that a local job needs to resume the agent."""
+    """Return the facts that a local job needs to resume the agent; None if the job is not local."""
     if not job.is_local:
         return None
     return ResumableAgent(plan.name, plan.fingerprint, store)

@@ -112,7 +112,7 @@ class Builder(Driver):
             # A worker has a copy of the main script's globals. A test reads its own.
             return cloudpickle.loads(dump_for_this_process(value) if b"__main__" in pickled else pickled)
         except Exception:
-            from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
+            from flink_agents.runtime.flink.shipping.class_copies import check_shippable
 
             check_shippable(f"the agent {self.plan.name!r}", value)
             raise

@@ -27,9 +27,9 @@ patch(
 )
 patch(
     "missing-newest-unnoticed",
-    "start_decision:_resume_run",
-    "if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):",
-    "if False:",
+    "start_decision:_choose_for_run",
+    "elif (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):",
+    "elif False:",
     "A start resumes from an older checkpoint after the newest one was deleted.",
 )
 patch(
@@ -48,7 +48,7 @@ patch(
 )
 patch(
     "gone-is-fresh",
-    "start_decision:_resume_run",
+    "start_decision:_choose_for_run",
     "if run.checkpointed or _newest_known(run, progress) > _NONE:",
     "if False:",
     "A start begins anew although there were checkpoints.",

@@ -16,10 +16,10 @@ from flink_agents.api.errors import (
     SubmissionError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.clusters import run as cluster_run, submission
+from flink_agents.runtime.flink.clusters import run as cluster_run
 from flink_agents.runtime.flink.clusters.jobs import find_job, stop_with_savepoint
-from flink_agents.runtime.flink.clusters.run import run_on_cluster
-from flink_agents.runtime.flink.clusters.submission import JobRequest
+from flink_agents.runtime.flink.clusters.run import JobRequest, run_on_cluster
+from flink_agents.runtime.flink.following import rest
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
@@ -96,7 +96,7 @@ class Flink(ClusterRest):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a client's text instead of Flink's; returns the last state, what is said and what is shown."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster_run, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(rest, "FIRST_POLL_SECONDS", 0)
     messages: list[str] = []
     shown: list[str] = []
 
@@ -160,7 +160,7 @@ def test_a_job_without_slots_says_that_it_waits(run: Any, monkeypatch: pytest.Mo
 def test_a_cluster_that_is_not_there_is_named_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission.subprocess, "Popen", None)
+    monkeypatch.setattr(cluster_run.subprocess, "Popen", None)
     with pytest.raises(ClusterUnavailableError):
         run_on_cluster(ClusterRest("localhost:1"), JobRequest(Path("job.py")), print, print)
 

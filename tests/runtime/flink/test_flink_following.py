@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.clusters.jobs import ClusterJob, last_failure, shown_state
+from flink_agents.runtime.flink.following import local_jobs, rest
 from flink_agents.runtime.flink.following.console import KEPT, new_log
-from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.local_jobs import JobFacts, LocalJob
+from flink_agents.runtime.flink.following.rest import ClusterRest, JobFollower, JobUpdate
 from tests.suite.tables import each_case
 
 FAILURE = (
@@ -273,3 +275,52 @@ def test_each_job_has_a_log_and_the_oldest_go(tmp_path: Path) -> None:
 def test_no_log_where_none_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert new_log("job", tmp_path / "file" / "logs") is None
+
+
+@pytest.mark.parametrize("waited", [0.0, rest.FIRST_SECONDS])
+def test_a_caller_polls_more_often_at_first(waited: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(rest.time, "sleep", pauses.append)
+    rest.sleep_until_next_poll(time.monotonic() - waited)
+    assert pauses == [rest.POLL_SECONDS if waited else rest.FIRST_POLL_SECONDS]
+
+
+class Clock:
+    """The event of a job's end, and the time: each wait takes as long as it may."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.is_ended = False
+        self.set = lambda: setattr(self, "is_ended", True)
+        self.is_set = lambda: self.is_ended
+        self.monotonic = lambda: sum(self.waits)
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.is_ended
+
+
+@pytest.mark.parametrize(("silent_at", "polls_without"), [(None, 4), (2.75, 7)])
+def test_a_local_job_is_polled_once_a_second_and_lost_a_second_after_its_task_manager(
+    silent_at: float | None, polls_without: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+
+    class Losing(Flink):
+        def get(self, path: str) -> Any:
+            if path == "/taskmanagers":
+                return {"taskmanagers": ["tm"] if clock.monotonic() < 2 else []}
+            if clock.monotonic() == silent_at:
+                raise ClusterUnavailableError("no answer")
+            return super().get(path)
+
+    closed: list[Any] = []
+    monkeypatch.setattr(local_jobs, "time", clock)
+    monkeypatch.setattr(local_jobs.flink_compat, "close_minicluster", closed.append)
+    job = LocalJob(SimpleNamespace(getJobID=lambda: SimpleNamespace(toString=lambda: "j1")), JobFacts("job"))
+    job.reports_itself()
+    monkeypatch.setattr(job, "_ended", clock)
+    flink = Losing()
+    job._poll_until_end(flink, JobFollower(flink, "j1", "job"), None)
+    assert clock.waits == [0.25, 1.0, 1.0] + [0.25] * polls_without
+    assert len(closed) == 1 and clock.is_ended

@@ -16,7 +16,7 @@ import pytest
 
 from flink_agents import Agent
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.shipping import main_module, module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, main_module, user_modules
 from flink_agents.runtime.flink.shipping.main_module import class_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 
@@ -96,9 +96,9 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(main_module, "_prepare_worker", lambda: None)
     monkeypatch.setattr(main_module, "_installed", {})
     monkeypatch.setattr(user_modules, "_uses", set())
-    monkeypatch.setattr(module_renewal, "_known_jobs", {})
-    monkeypatch.setattr(module_renewal, "_loading", set())
-    monkeypatch.setattr(module_renewal, "_renew_changed", lambda use: None)
+    monkeypatch.setattr(code_digest, "_known_jobs", {})
+    monkeypatch.setattr(code_digest, "_loading", set())
+    monkeypatch.setattr(code_digest, "_renew_changed", lambda use: None)
     # Those of the test before, which had a process of its own in all else.
     user_modules.forget_classes()
     yield module

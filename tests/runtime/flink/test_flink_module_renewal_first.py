@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from renewal_tools import ANSWER, CHECKED, PREFIX, Process
 
-from flink_agents.runtime.flink.shipping import module_renewal
+from flink_agents.runtime.flink.shipping import code_digest
 
 ORDERS = "class Order:\n    pass\n" + ANSWER.format(1)
 SHOP = "from $orders import Order\ndef answer():\n    return Order.__module__\n"
@@ -62,8 +62,8 @@ def test_modules_of_operators_that_were_loaded_before_stay(process: Process, che
     directory = process.write("now", {"orders": ORDERS, "shop": SHOP})
     payload = process.driver(directory, "shop", checked)
     orders = imported(directory, "orders")
-    names = module_renewal.operator_arrives("first", "job", payload)
-    module_renewal.operator_loaded(names)
+    names = code_digest.operator_arrives("first", "job", payload)
+    code_digest.operator_loaded(names)
     assert sys.modules[f"{PREFIX}orders"] is orders
     assert imported(directory, "shop").Order is orders.Order
 
@@ -78,10 +78,10 @@ def test_a_module_that_is_being_imported_stays(process: Process, slow: SlowImpor
     importlib.invalidate_caches()
     thread = slow.begin("orders")
     orders = sys.modules[f"{PREFIX}orders"]
-    names = module_renewal.operator_arrives("first", "job", payload)
+    names = code_digest.operator_arrives("first", "job", payload)
     assert sys.modules[f"{PREFIX}orders"] is orders
     slow.end(thread)
-    module_renewal.operator_loaded(names)
+    code_digest.operator_loaded(names)
     assert imported(directory, "shop").Order is orders.Order
 
 

@@ -10,7 +10,7 @@ from renewal_tools import ANSWER, CHECKED, PREFIX, Operator, Process
 from flink_agents.api.errors import StaleCodeError
 from flink_agents.runtime.flink.function import SubtaskAttempt
 from flink_agents.runtime.flink.internals.java_objects import jar_folder
-from flink_agents.runtime.flink.shipping import module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, user_modules
 
 SHARED = {
     "common": "WORD = 'common'\n",
@@ -91,10 +91,10 @@ def test_operators_that_are_loaded_at_the_same_time_know_their_modules(process: 
     first_operator = process.submit(first, "start")
     two = process.submit(first, "start")
     payload = process.driver(first, "shop", checked=True)
-    names = first_operator.do(lambda: module_renewal.operator_arrives("one", "", payload))
+    names = first_operator.do(lambda: code_digest.operator_arrives("one", "", payload))
     first_operator.do(lambda: importlib.import_module(f"{PREFIX}shop"))
-    two.do(lambda: module_renewal.operator_loaded(module_renewal.operator_arrives("two", "", payload)))
-    first_operator.do(lambda: module_renewal.operator_loaded(names))
+    two.do(lambda: code_digest.operator_loaded(code_digest.operator_arrives("two", "", payload)))
+    first_operator.do(lambda: code_digest.operator_loaded(names))
     for operator in (first_operator, two):
         operator.end()
     previous_modules = process.modules()
@@ -140,10 +140,10 @@ def test_code_that_goes_on_behind_its_thread_is_in_use(process: Process) -> None
 def test_a_job_waits_for_threads_that_are_about_to_end(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module_renewal, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(code_digest, "WAIT_SECONDS", 60.0)
     directory = process.write("a", SHARED)
     bank = process.submit(directory, "bank")
-    monkeypatch.setattr(module_renewal.time, "sleep", lambda seconds: bank.end())
+    monkeypatch.setattr(code_digest.time, "sleep", lambda seconds: bank.end())
     process.write("a", {"common": "WORD = 'new'\n"})
     assert process.result(directory, "bank") == "new"
 

@@ -16,7 +16,7 @@ import pytest
 from flink_agents.api.errors import OutputsNotReadyError, UnpicklableOutputError, UnshippableCodeError
 from flink_agents.runtime.flink.following.outputs import Outputs
 from flink_agents.runtime.flink.job_errors import job_failed
-from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
+from flink_agents.runtime.flink.shipping.class_copies import check_shippable
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 

@@ -18,13 +18,21 @@ from flink_agents.api.errors import (
     SavepointFailedError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.following.follower import ENDED, FAILED, JobFollower
-from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
+from flink_agents.runtime.flink.following.rest import (
+    ENDED,
+    FAILED,
+    ClusterRest,
+    JobFollower,
+    jobs_in,
+    sleep_until_next_poll,
+)
 from flink_agents.runtime.flink.job_errors import in_one_line
 
 SAVEPOINT_SECONDS = 600.0
+"""Time in which a savepoint has to complete."""
+
 END_SECONDS = 180.0
-_POLL_SECONDS = 0.3
+"""Time to wait for the end of a job that was stopped or cancelled."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,7 @@ def cancel(rest_client: ClusterRest, job: ClusterJob) -> None:
 
 
 def wait_for_end(rest_client: ClusterRest, job: ClusterJob) -> None:
-    """Wait until a job has ended in any way."""
+    """Wait until a job has ended in any way, for at most :data:`END_SECONDS`."""
     _wait_for_result(
         lambda: rest_client.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS
     )
@@ -227,9 +235,10 @@ def innermost_cause(java_text: str) -> str:
 
 
 def _wait_for_result(condition: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while (result := condition()) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+    """Call ``condition`` repeatedly until its result is not None, and return that; None after ``seconds``."""
+    began = time.monotonic()
+    while (result := condition()) is None and time.monotonic() < began + seconds:
+        sleep_until_next_poll(began)
     return result
 
 
@@ -240,7 +249,9 @@ _METRIC = re.compile(r"\.flink_agents\.(?P<agent>.+)\.runtime\.dead_letters\.(?P
 
 
 def dead_letters(rest_client: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
-    """Return the number of dead letters for each reason, by agent. Numbers that Flink lacks are left out.
+    """Return the number of dead letters for each reason, ``ERROR@PLACE``, by agent.
+
+    Numbers that Flink does not have are left out.
 
     Args:
         rest_client: The cluster.
@@ -272,7 +283,11 @@ def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
 
 
 def reasons_text(reasons: Counter[str]) -> str:
-    """Return a number of dead letters with the most frequent reasons, in one line."""
+    """Return the number of dead letters and the most frequent reasons, in one line.
+
+    Args:
+        reasons: The number of dead letters for each ``ERROR@PLACE``.
+    """
     shown = [f"{count} by {_describe_reason(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
     other_count = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
     shown += [f"{other_count} by others"] if other_count else []

@@ -1,12 +1,25 @@
-"""Runs the script of a job on a cluster and reports what happens to the job until it ends."""
+"""Runs the script of a job on a cluster and reports what happens to the job until it ends.
+
+``flink run`` passes on the output of the script, and adds its own lines: the ids of jobs, and around a Python
+traceback two hundred lines of Java. You see the script's lines; all lines go to a file.
+"""
 
 from __future__ import annotations
 
+import os
+import queue
+import re
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from flink_agents.api.errors import (
     ClusterError,
@@ -16,14 +29,203 @@ from flink_agents.api.errors import (
     SubmissionError,
     UnknownJobError,
 )
+from flink_agents.api.errors.base import suggest
 from flink_agents.runtime.flink.clusters.jobs import dead_letters, last_checkpoint, letter_lines
-from flink_agents.runtime.flink.clusters.submission import JobRequest, Submission
 from flink_agents.runtime.flink.following.console import new_log, shown_path
-from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import (
+    ClusterRest,
+    JobFollower,
+    JobUpdate,
+    sleep_until_next_poll,
+)
+from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
-LOOK_SECONDS = 0.5
+CLIENT_DIRECTORY = Path(".flink-agents") / "client"
+
+_SUBMITTED = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
+_FLINKS_OWN = re.compile(
+    r"Program execution finished|Job with JobID [0-9a-f]{32} has finished|Job Runtime: \d+"
+    r"|Accumulator Results|WARNING: |SLF4J: |Picked up |Failed to import GCSFileSystem"
+)
+_CAUSED_BY = re.compile(r"\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$")
+_TRACEBACK = "Traceback (most recent call last):"
+_JAVA = re.compile(
+    r"\s+at [\w.$/<>]+\(|\s+\.\.\. \d+ more|Caused by: |Suppressed: |org\.apache\.flink\.|java\.|-{20,}"
+    r"| The program finished with the following exception"
+)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job to submit.
+
+    Attributes:
+        script: The script of the job.
+        arguments: Its arguments.
+        savepoint: The savepoint or checkpoint to start from.
+        py_files: Files and directories of modules for the workers.
+        parallelism: Default parallelism of its operators.
+        detached: True if the script's ``execute()`` does not wait for the end of the job.
+        options: Options of Flink for the job.
+        skip_state: True to ignore state of the savepoint for which the job has no operator.
+    """
+
+    script: Path
+    arguments: Sequence[str] = ()
+    savepoint: str | None = None
+    py_files: Sequence[Path] = ()
+    parallelism: int | None = None
+    detached: bool = False
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    skip_state: bool = False
+
+    def command(self, home: FlinkHome, address: str) -> list[str]:
+        """Return the command line for the submission.
+
+        Args:
+            home: The Flink to submit with.
+            address: ``host:port`` of the cluster.
+        """
+        words = ["run", "-m", address]
+        words += ["-d"] if self.detached else []
+        words += ["-p", str(self.parallelism)] if self.parallelism is not None else []
+        words += ["-s", self.savepoint] if self.savepoint is not None else []
+        words += ["-n"] if self.skip_state else []
+        words += [f"-D{key}={value}" for key, value in self.options.items()]
+        words += ["-pyclientexec", sys.executable]
+        if self.py_files:
+            words += ["-pyfs", ",".join(str(path.absolute()) for path in self.py_files)]
+        return [*home.flink(*words), "-py", str(self.script.absolute()), *self.arguments]
+
+
+class Submission:
+    """A script that runs as a client of a cluster.
+
+    Args:
+        request: The job to submit.
+        address: ``host:port`` of the cluster.
+        log: The file for all lines; None for none.
+        say: Gets the lines of the script, without line ends.
+        directory: Where the client's Flink distribution is created.
+
+    Attributes:
+        jobs: The ids of the jobs that it has submitted, and None once it has ended.
+        traceback: The lines of the script from its last traceback on, without Java's.
+        cause: The innermost cause that Java names; None if there is none.
+    """
+
+    def __init__(
+        self,
+        request: JobRequest,
+        address: str,
+        log: Path | None,
+        say: Callable[[str], None],
+        directory: Path = CLIENT_DIRECTORY,
+    ) -> None:
+        self.jobs: queue.Queue[str | None] = queue.Queue()
+        self.traceback: list[str] = []
+        self.cause: str | None = None
+        self._say = say
+        self._log = log
+        home = FlinkHome.create(directory)
+        # As with `python job.py`: the job may import modules next to it. Workers do not have them.
+        beside = [str(request.script.absolute().parent)]
+        environment = home.environment()
+        environment["PYTHONPATH"] = os.pathsep.join([*beside, environment["PYTHONPATH"]])
+        self._process = subprocess.Popen(
+            request.command(home, address),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read_lines, name="client-output", daemon=True)
+        self._reader.start()
+
+    def wait_for_end(self) -> int:
+        """Wait for the end of the script, and return its exit code."""
+        self._reader.join()
+        return self._process.wait()
+
+    def end_client(self) -> None:
+        """End the client; the jobs that it has submitted keep running."""
+        self._process.kill()
+        self.wait_for_end()
+
+    def _read_lines(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        try:
+            with stream, open(self._log or os.devnull, "ab") as log:
+                for line in stream:
+                    log.write(line)
+                    log.flush()
+                    self._read_line(line.decode("utf-8", "replace").rstrip("\r\n"))
+        finally:
+            self.jobs.put(None)
+
+    def _read_line(self, line: str) -> None:
+        if (caused := _CAUSED_BY.match(line)) is not None:
+            self.cause = caused[1]
+        match = _SUBMITTED.search(line)
+        if match is not None:
+            self.jobs.put(match[1])
+        elif line.startswith(_TRACEBACK):
+            self.traceback = [line]
+        elif self.traceback:
+            if not _JAVA.match(line):
+                self.traceback.append(line)
+        elif not _FLINKS_OWN.match(line) and not _JAVA.match(line):
+            self._say(line)
+
+
+METADATA = "_metadata"
+_MOST_SHOWN = 5
+
+
+def check_savepoint(place: str, cluster: str) -> None:
+    """Check that a path has a savepoint or a checkpoint, if this machine can see it.
+
+    Args:
+        place: A path or URL.
+        cluster: Address of the cluster. Paths on other machines are not checked.
+
+    Raises:
+        SubmissionError: The path has neither.
+    """
+    url = urlsplit(place)
+    if url.scheme not in ("", "file") or not _is_here(cluster):
+        return
+    path = Path(unquote(url.path))
+    if path.is_file() or (path / METADATA).is_file():
+        return
+    parent = next((candidate for candidate in (path, *path.parents) if candidate.is_dir()), path)
+    names = sorted(child.name for child in parent.iterdir()) if parent.is_dir() else []
+    savepoints = [name for name in names if (parent / name / METADATA).is_file()]
+    shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
+    missing = path.relative_to(parent).parts
+    hint = _deeper_fix(savepoints)
+    raise SubmissionError(
+        f"no savepoint was found at {path}",
+        expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
+        found=f"{parent} has {shown}",
+        fix=suggest(missing[0], savepoints, hint) if missing else hint,
+    )
+
+
+def _deeper_fix(savepoints: list[str]) -> str:
+    if savepoints:
+        return f"name one of the savepoints in it, such as {savepoints[-1]}"
+    return "correct --savepoint; flink-agents stop prints the path of a new one"
+
+
+def _is_here(cluster: str) -> bool:
+    host = urlsplit(cluster if "://" in cluster else f"http://{cluster}").hostname or ""
+    return host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
+
+
 OUTPUT_SECONDS = 2.0
+"""The interval at which new output of TaskManagers is shown."""
 
 LETTERS_SECONDS = 5.0
 """Interval in which dead letters are counted: Flink asks the TaskManagers for the number."""
@@ -32,6 +234,7 @@ REFRESH_SECONDS = 3.2
 """Maximum age of answers if Flink does not report it: its default, and a little more."""
 
 MARGIN_SECONDS = 0.2
+"""Added to the age of answers that Flink reports."""
 
 UNREACHABLE_SECONDS = 60.0
 """Time that a followed job's cluster may be unreachable: replacing a JobManager takes some time."""
@@ -43,6 +246,7 @@ MAX_OUTPUT_BYTES = 1 << 24
 """Longer output files are not followed."""
 
 Say = Callable[[str], None]
+"""Shows a line to the user."""
 
 
 def run_on_cluster(
@@ -81,18 +285,24 @@ def run_on_cluster(
         raise
     status = submission.wait_for_end()
     if status != 0 and state not in ("CANCELED", "SUSPENDED"):
-        where = "" if log is None else f"; its whole output is in {shown_path(log)}"
-        raise SubmissionError(
-            f"{request.script.name} ended with {status}",
-            found="\n".join(submission.traceback) or submission.cause,
-            fix=f"correct the script{where}",
-        )
+        raise _failed_script_error(request.script, submission, status, log)
     return state
+
+
+def _failed_script_error(
+    script: Path, submission: Submission, status: int, log: Path | None
+) -> SubmissionError:
+    where = "" if log is None else f"; its whole output is in {shown_path(log)}"
+    return SubmissionError(
+        f"{script.name} ended with {status}",
+        found="\n".join(submission.traceback) or submission.cause,
+        fix=f"correct the script{where}",
+    )
 
 
 @dataclass
 class _Following:
-    """One job, from its submission to its end."""
+    """Follows a job from its submission to its end, and tells the user what happens to it."""
 
     rest_client: ClusterRest
     job_id: str
@@ -105,7 +315,13 @@ class _Following:
     checkpoint: str | None = None
 
     def to_the_end(self) -> str:
-        """Follow the job, and return its last state."""
+        """Wait for the end of the job, and return its last state, in Flink's words.
+
+        Raises:
+            JobFailedError: The job failed.
+            ClusterUnavailableError: The cluster has not answered for a minute.
+            UnknownJobError: The cluster no longer knows the job.
+        """
         name = self._job_name()
         follower = JobFollower(self.rest_client, self.job_id, name, answers_age=self._answers_age())
         answered = time.monotonic()
@@ -126,7 +342,7 @@ class _Following:
                     self.printed.show_new(at_once=news.ended)
                 if news.ended:
                     return self._report_end(name, news)
-            time.sleep(LOOK_SECONDS)
+            sleep_until_next_poll(self.following_since)
 
     def _report_news(self, name: str, news: JobUpdate) -> None:
         for restart in news.restarts:
@@ -195,7 +411,7 @@ class _Following:
 
 
 class _TaskOutput:
-    """The standard output of TaskManagers, from now on.
+    """Shows what TaskManagers write to their standard output after this object was created.
 
     Args:
         rest_client: The cluster.

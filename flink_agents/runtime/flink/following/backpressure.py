@@ -29,6 +29,8 @@ IDLE = 0.9
 """Shares from which a task counts as busy, and as idle."""
 
 MOST_NAME = 100
+"""Maximum number of characters of a vertex's name in a message."""
+
 MOST_NAMES = 8
 """Maximum number of slow vertices that are found for one vertex, and of names that a message has."""
 
@@ -91,12 +93,12 @@ class Bottleneck:
 
     @property
     def agents(self) -> list[str]:
-        """The agents that wait."""
+        """The names of the agents that wait."""
         return [name for vertex in self.blocked for name in vertex.agents]
 
     @property
     def slow_agents(self) -> list[str]:
-        """The agents that do not keep up."""
+        """The names of the agents that do not keep up."""
         return [name for vertex in self.slow for name in vertex.agents]
 
     @property
@@ -176,7 +178,7 @@ class JobFlow:
             if vertex.is_blocked and _END not in vertex.name:
                 distance, slow = causes.get(name, (0, ()))
                 blocked_by_cause.setdefault(slow, []).append((distance, vertex))
-        every = [
+        bottlenecks = [
             Bottleneck(
                 tuple(self.vertices[vertex_id] for vertex_id in slow),
                 tuple(vertex for _, vertex in sorted(blocked, key=lambda pair: pair[0])),
@@ -186,7 +188,7 @@ class JobFlow:
         ]
         return [
             bottleneck
-            for bottleneck in every
+            for bottleneck in bottlenecks
             if not agents or {*bottleneck.agents, *bottleneck.slow_agents, *bottleneck.late} & {*agents}
         ]
 
@@ -254,9 +256,9 @@ class JobFlow:
 
 
 def _join_names(names: Iterable[str], word: str = "and") -> str:
-    every = list(names)
-    more = [f"{len(every) - MOST_NAMES} more"] if len(every) > MOST_NAMES else []
-    return f" {word} ".join([*every[:MOST_NAMES], *more])
+    all_names = list(names)
+    more = [f"{len(all_names) - MOST_NAMES} more"] if len(all_names) > MOST_NAMES else []
+    return f" {word} ".join([*all_names[:MOST_NAMES], *more])
 
 
 def _busy_text(vertex: Vertex) -> str:
@@ -265,7 +267,7 @@ def _busy_text(vertex: Vertex) -> str:
 
 
 def read_flow(ask: Ask, job: str) -> JobFlow:
-    """Read how the data of a running job flows. A vertex that Flink does not report has no level.
+    """Return the data flow of a running job. A vertex that Flink does not report has no level.
 
     Args:
         ask: Asks the cluster.
@@ -286,7 +288,10 @@ def read_flow(ask: Ask, job: str) -> JobFlow:
 
 
 def settled_flow(ask: Ask, job: str) -> JobFlow:
-    """Read it, and once more if Flink answered with old metrics while it fetched new ones."""
+    """Return the data flow of a running job, according to new metrics. See :func:`read_flow`.
+
+    If Flink answers with old metrics while it fetches new ones, this waits for a second and reads again.
+    """
     flow = read_flow(ask, job)
     if flow.is_old:
         time.sleep(SETTLE_SECONDS)
@@ -306,7 +311,7 @@ def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
 
 
 def _read_edges(plan: Any) -> Iterator[tuple[str, str]]:
-    """Yield the ids of each reader and of its source."""
+    """Yield an edge of a job's plan as the ids of the vertex that reads and of the one that it reads."""
     try:
         for node in plan["nodes"]:
             for read in node.get("inputs") or ():
@@ -342,5 +347,6 @@ def _read_shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
 
 
 def _as_number(value: Any) -> float | None:
+    """Return ``value`` if it is a finite number, otherwise None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None

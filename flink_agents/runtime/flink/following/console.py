@@ -23,8 +23,8 @@ def print_line(line: str) -> None:
 def is_terminal() -> bool:
     """Return True if stderr is a terminal."""
     # A replacement of stderr may lack methods of files: in a worker, it can only write.
-    asks = getattr(sys.stderr, "isatty", None)
-    return asks is not None and bool(asks())
+    isatty = getattr(sys.stderr, "isatty", None)
+    return isatty is not None and bool(isatty())
 
 
 class ProgressBars(AbstractContextManager["ProgressBars"]):
@@ -71,6 +71,7 @@ class ProgressBars(AbstractContextManager["ProgressBars"]):
 
 
 DIRECTORY = Path(".flink-agents") / "logs"
+"""The directory of the logs of jobs, below the working directory."""
 
 KEPT = 50
 """The number of files to keep; the oldest are removed."""
@@ -126,10 +127,14 @@ def _remove_oldest(directory: Path) -> None:
 
 
 _LOG_END_BYTES = 1 << 18
+"""The size of the part of a log in which the last error is looked for."""
 
 
 def last_error(log: Path) -> str | None:
-    """Return the last ERROR or FATAL line near the end of a log, which may just have rolled."""
+    """Return the message of the last ERROR or FATAL line near the end of a log; None if there is none.
+
+    The log may just have rolled, so the file before it is read as well.
+    """
     return _last_error(log) or _last_error(log.with_name(f"{log.name}.1"))
 
 

@@ -51,7 +51,11 @@ class Runnable(Protocol):
         ...
 
     def before_tables(self, tables: Any) -> None:
-        """Prepare a job that tables run."""
+        """Prepare a job that tables run.
+
+        Args:
+            tables: PyFlink's table environment.
+        """
         ...
 
 
@@ -90,7 +94,10 @@ class RecordIterator(CloseableIterator):
 
 
 _jobs: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The job that runs the jobs of an environment, by the identity of the Java environment."""
+
 _state = threading.local()
+"""``depth``: how many calls of :func:`by_pyflink` this thread is in."""
 
 
 _started: deque[Runnable] = deque(maxlen=100)
@@ -98,7 +105,7 @@ _started: deque[Runnable] = deque(maxlen=100)
 
 
 def keep_job(job: Runnable) -> None:
-    """Keep a job in memory until many others have been built."""
+    """Keep a job in memory, until a hundred others have been kept."""
     if job not in _started:
         _started.append(job)
 
@@ -125,6 +132,7 @@ def by_pyflink() -> Iterator[None]:
 
 
 def _job_of(java_env: Callable[[], Any]) -> Runnable | None:
+    """Return the job that runs the jobs of an environment; None if PyFlink itself does."""
     if not _jobs or getattr(_state, "depth", 0):
         return None
     return _jobs.get(flink_compat.identity_of_environment(java_env()))
@@ -145,6 +153,7 @@ def _wrap_tables(module: Any) -> None:
 
 
 def _wrap_method(cls: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replace a method by the one that ``make`` returns for it."""
     original = getattr(cls, name)
     wrapped: Any = wraps(original)(make(original))
     wrapped.knows_agents = True

@@ -1,8 +1,7 @@
 """A job in the minicluster of this process: its console output, and its end.
 
-One thread waits for the job's end, another one looks at the job several times a second. So the console
-reports each job, however it was submitted, and a job that can never end, since its TaskManager is gone, is
-ended.
+One thread waits for the job's end, another one polls the job once a second. So the console reports each job,
+however it was submitted. A job that can never end, since its TaskManager is gone, is ended.
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
 from flink_agents.runtime.flink.following.console import last_error, shown_path
-from flink_agents.runtime.flink.following.follower import RUNNING, JobFollower
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import POLL_SECONDS, RUNNING, ClusterRest, JobFollower
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.launch import gateway
 
-LOOK_SECONDS = 1.0
-"""The interval of looks at a job that runs. Each look costs three requests."""
-
-TROUBLE_LOOK_SECONDS = 0.25
-"""The same while the job does not run, or has lost its TaskManager."""
+TROUBLE_POLL_SECONDS = 0.25
+"""The interval of polls while the job does not run, or has no TaskManager; otherwise ``POLL_SECONDS``."""
 
 PROGRESS_SECONDS = 1.0
+"""The interval at which progress bars change."""
 
 END_SECONDS = 5.0
 """Time that a caller which met a consequence of a failure waits for the failure itself."""
@@ -44,8 +40,8 @@ END_SECONDS = 5.0
 REPORT_SECONDS = 1.0
 """Time that the end of a job waits for its last reports."""
 
-LOST_AFTER = 4
-"""After this many looks in a row without a TaskManager, it counts as gone."""
+LOST_SECONDS = 1.0
+"""A job that had a TaskManager, and then has none for this time, has lost it."""
 
 REFRESH = {"web.refresh-interval": "200 ms"}
 """Flink's options for a local job: by default, answers are up to three seconds old."""
@@ -54,13 +50,13 @@ _CANCELLED = ("JobCancellationException", "JobStopException")
 
 
 @dataclass(frozen=True)
-class JobHistory:
+class JobFacts:
     """Facts about a job that are known before it runs.
 
     Attributes:
         name: Its name.
         log: The file of its log; None if it has none.
-        untimed: Agents whose outputs may have no timestamp.
+        untimed: Names of agents whose outputs may have no timestamp.
         totals: The number of inputs that each agent will get, by its name, as far as it is known.
         bounded: True if all its inputs end.
         typed: The lines where you declare the types of a stream's values.
@@ -82,7 +78,11 @@ class JobHistory:
         return job_failed(self.name, java_text, self.untimed, self.typed)
 
     def lost_task_manager_error(self, what: str) -> TaskManagerLostError:
-        """Return the error of the job whose JVM or TaskManager is gone."""
+        """Return the error of the job, of which a part is gone.
+
+        Args:
+            what: The part, such as "the JVM".
+        """
         return TaskManagerLostError(
             f"{what} of the local job {self.name!r} is gone",
             found=None if self.log is None else last_error(self.log),
@@ -91,7 +91,7 @@ class JobHistory:
         )
 
     def print_trace(self, java_text: str) -> None:
-        """Print Flink's message, if that is wanted and has not been done."""
+        """Print Flink's whole message for a failure once, if ``java_trace`` is set."""
         # Several threads and callers can meet the same failure, each with a different first line.
         if self.java_trace and java_text and not self._printed:
             self._printed.append(True)
@@ -103,12 +103,17 @@ class LocalJob:
 
     Args:
         client: Java's client of the job.
-        story: The facts about it.
+        facts: The facts about it.
+        may_restart: Called after a failure; returns False if the job must end instead of restarting. None if
+            it may always restart.
+
+    Attributes:
+        id: Flink's id of the job.
     """
 
-    def __init__(self, client: Any, story: JobHistory, may_restart: Callable[[], bool] | None = None) -> None:
+    def __init__(self, client: Any, facts: JobFacts, may_restart: Callable[[], bool] | None = None) -> None:
         self._client = client
-        self._story = story
+        self._facts = facts
         self._may_restart = may_restart
         self._ended = threading.Event()
         self._last_reported = threading.Event()
@@ -118,9 +123,9 @@ class LocalJob:
         self.id = str(client.getJobID().toString())
 
     def start(self) -> None:
-        """Start waiting for the job and reporting on it."""
-        if self._story.log is not None:
-            console.print_line(f"job {self._story.name!r}: log in {shown_path(self._story.log)}")
+        """Start the threads that wait for the end of the job and report on it; return at once."""
+        if self._facts.log is not None:
+            console.print_line(f"job {self._facts.name!r}: log in {shown_path(self._facts.log)}")
         for target in (self._wait_for_end, self._follow_job):
             threading.Thread(target=target, name=f"local-job-{target.__name__}", daemon=True).start()
 
@@ -129,6 +134,7 @@ class LocalJob:
 
         Raises:
             JobFailedError: The job failed.
+        TaskManagerLostError: Its JVM or TaskManager is gone.
         """
         self._reported = True
         self._ended.wait()
@@ -138,21 +144,23 @@ class LocalJob:
         return self._result
 
     def explain_error(self, error: Exception) -> Exception:
-        """Return this package's error for a Java error that the job's failure caused."""
-        # The job's own error says more than its consequences.
+        """Return this package's error for a Java error that the job's failure caused.
+
+        Waits for some seconds, since the job's own error says more than its consequences.
+        """
         self._ended.wait(END_SECONDS)
         error = self._error or error
         if isinstance(error, Py4JJavaError):
-            return self._story.job_error(flink_compat.java_text(error))
+            return self._facts.job_error(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             gateway.leave_alone()
-            return self._story.lost_task_manager_error("the JVM")
+            return self._facts.lost_task_manager_error("the JVM")
         if isinstance(error, JobFailedError):
-            self._story.print_trace(error.java_trace)
+            self._facts.print_trace(error.java_trace)
         return error
 
     def reports_itself(self) -> None:
-        """Record that the caller raises the job's error itself."""
+        """Do not print the job's error: the caller raises it."""
         self._reported = True
 
     # -- threads ----------------------------------------------------------------------
@@ -166,6 +174,7 @@ class LocalJob:
             self._note_end(result, None)
 
     def _note_end(self, result: Any, error: Exception | None) -> None:
+        """Record the first end of the job, and print its error unless a caller raises it."""
         if self._ended.is_set():
             return
         self._result = result
@@ -182,43 +191,47 @@ class LocalJob:
             stack.callback(self._last_reported.set)
             stack.enter_context(contextlib.suppress(Exception))
             rest_client = ClusterRest(flink_compat.rest_address(self._client))
-            story = self._story
-            follower = JobFollower(rest_client, self.id, story.name, list(story.untimed))
+            facts = self._facts
+            follower = JobFollower(rest_client, self.id, facts.name, list(facts.untimed))
             progress: console.ProgressBars | None = None
-            if console.is_terminal() and story.bounded:
-                progress = stack.enter_context(console.ProgressBars(story.totals))
+            if console.is_terminal() and facts.bounded:
+                progress = stack.enter_context(console.ProgressBars(facts.totals))
             self._poll_until_end(rest_client, follower, progress)
 
     def _poll_until_end(
         self, rest_client: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
     ) -> None:
-        had = False
-        without = 0
-        due = time.monotonic() + PROGRESS_SECONDS
-        ended = False
-        interval = TROUBLE_LOOK_SECONDS
-        while not ended:
-            # A last look finds restarts of the last moment, if Flink still answers.
-            ended = self._ended.wait(interval)
-            # The minicluster stops with the job, perhaps just now.
-            with contextlib.suppress(ClusterError):
+        """Print restarts and progress until the job ends; end it if it cannot continue."""
+        had_task_manager = False
+        missing_since: float | None = None
+        progress_due = time.monotonic() + PROGRESS_SECONDS
+        has_ended = False
+        interval = TROUBLE_POLL_SECONDS
+        while not has_ended:
+            # A last poll finds restarts of the last moment, if Flink still answers.
+            has_ended = self._ended.wait(interval)
+            try:
                 news = follower.poll_job()
                 if news.restarts and self._may_restart is not None and not self._may_restart():
                     return self._end_failed(news.restarts[0].failure)
                 for restart in news.restarts:
                     console.print_line(str(restart))
-                if ended:
+                if has_ended:
                     return
-                there = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
-                had = had or there
-                without = 0 if there else without + 1
-                is_calm = news.state == RUNNING and not news.restarts and not without
-                interval = LOOK_SECONDS if is_calm else TROUBLE_LOOK_SECONDS
-                if had and without >= LOST_AFTER:
+                has_task_manager = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
+                had_task_manager = had_task_manager or has_task_manager
+                now = time.monotonic()
+                missing_since = None if has_task_manager else missing_since or now
+                is_calm = news.state == RUNNING and not news.restarts and has_task_manager
+                interval = POLL_SECONDS if is_calm else TROUBLE_POLL_SECONDS
+                if had_task_manager and missing_since is not None and now - missing_since >= LOST_SECONDS:
                     return self._end_lost()
-                if progress is not None and time.monotonic() >= due:
+                if progress is not None and now >= progress_due:
                     progress.show_progress(follower.inputs_read())
-                    due = time.monotonic() + PROGRESS_SECONDS
+                    progress_due = now + PROGRESS_SECONDS
+            except ClusterError:
+                # The minicluster stops with the job, perhaps just now. Time without answers does not count.
+                missing_since = None
 
     def _end_failed(self, failure: JobFailedError) -> None:
         """End the job because of a failure that must not restart it."""
@@ -227,7 +240,7 @@ class LocalJob:
 
     def _end_lost(self) -> None:
         """End the job because its TaskManager is gone."""
-        self._note_end(None, self._story.lost_task_manager_error("the TaskManager"))
+        self._note_end(None, self._facts.lost_task_manager_error("the TaskManager"))
         flink_compat.close_minicluster(self._client)
 
 

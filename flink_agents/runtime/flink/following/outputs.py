@@ -164,8 +164,8 @@ ListReader = _StreamReader | _FileReader
 LINK = "link"
 """Key of the link's path in the record of the job run."""
 
-_NONE = -1
-"""Lower than the number of any checkpoint: no line of such a start counts."""
+_NO_CHECKPOINT = -1
+"""Lower than the number of any checkpoint: no line of a start without one counts."""
 
 
 def new_link() -> str:
@@ -278,6 +278,6 @@ def current_lines(lines: Iterable[str], lineage: Mapping[int, int | None]) -> It
     for line in set(lines):
         place, after, _ = line.split(" ", 2)
         start = int(place.partition(".")[0])
-        until = lineage.get(start, _NONE)
+        until = lineage.get(start, _NO_CHECKPOINT)
         if until is None or int(after) < until:
             yield line

@@ -60,7 +60,7 @@ def check_table(called: str, value: Any) -> Any:
     raise _refused_error(called, "a Table of PyFlink", value, fix)
 
 
-def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
+def check_selector(called: str, value: Any) -> Callable[[Any], Any]:
     """Return ``value``, the key selector argument of a method.
 
     Args:
@@ -131,7 +131,7 @@ def check_parallelism(parallelism: int | None, max_parallelism: int | None) -> N
 
 
 class _Lookup:
-    """Returns the record of an index."""
+    """Returns the record at an index of a list, and ships the list to the worker."""
 
     def __init__(self, records: Sequence[Any]) -> None:
         self._records = [pickle.dumps(record) for record in records]

@@ -48,7 +48,7 @@ class OpenEnd:
 
     Args:
         times: When the timers at the end fire.
-        watermark: Returns the present watermark of the subtask.
+        watermark: Returns the present watermark of the subtask, in milliseconds.
         rests: Returns True if the end of the input has nothing to wait for.
     """
 
@@ -78,7 +78,7 @@ def register_end(place: Place, end: OpenEnd) -> None:
 
 
 class Gate(ProcessFunction):
-    """Gets a number several times a second, and ends its source when the agent has no open runs.
+    """Ends its source when the agent has no open runs, which it checks several times a second.
 
     Args:
         agent: The name of the agent.

@@ -40,7 +40,7 @@ class KeyOfEither:
     """Returns the key of an input, or of a signal among the inputs.
 
     Args:
-        key_selector: Returns the key of an input.
+        key_selector: Returns the key of an input; signals have theirs.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any]) -> None:
@@ -48,7 +48,7 @@ class KeyOfEither:
         self.__module__ = getattr(key_selector, "__module__", None) or type(self).__module__
 
     def __call__(self, record: Any) -> Any:
-        """Return the key."""
+        """Return the key of ``record``, an input or a :class:`TaggedSignal`."""
         return record.signal.key if type(record) is TaggedSignal else self._key_selector(record)
 
 
@@ -56,8 +56,8 @@ class KeysOfUnion(KeySelector):
     """Returns the keys of inputs and signals, in the task in which Flink merges their streams.
 
     Args:
-        keys: Returns the key.
-        end: The part that signals take in event time.
+        keys: Returns the canonical string of a record's key.
+        end: The watermarks with which signals hold back the end of the inputs.
     """
 
     def __init__(self, keys: ShippedFunction, end: SignalEnd) -> None:
@@ -78,10 +78,10 @@ class KeysOfUnion(KeySelector):
 
 
 class _Tag:
-    """Turns a signal into an input.
+    """Converts a record of the stream of signals to an input.
 
     Args:
-        key_selector: Returns its key; None if the signal has it.
+        key_selector: Returns the key of a signal; None if the signal has it.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
@@ -113,7 +113,7 @@ class _Tag:
 
 
 class _Tagging(MapFunction):
-    """Tags signals, and marks their stream.
+    """Converts signals to inputs, and marks their stream with a first watermark.
 
     Args:
         key_selector: Returns the key of a signal; None if the signal has it.
@@ -180,7 +180,7 @@ MARK = FAR + 1
 
 @dataclass(frozen=True)
 class SignalEnd:
-    """The part that a stream of signals takes in event time: it holds the end.
+    """The watermarks with which a stream of signals holds back the end of an agent's inputs.
 
     Args:
         endless: True if the inputs do not end by themselves.
@@ -196,6 +196,7 @@ class SignalEnd:
 
 
 CLASS = "FlinkAgentsEndValve"
+"""The Java class of the valve."""
 
 JAVA = """
 import org.apache.flink.streaming.api.watermark.Watermark;

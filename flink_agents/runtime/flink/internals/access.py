@@ -41,7 +41,7 @@ COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
 def wall_clock_ms() -> int:
-    """Return the milliseconds since the epoch."""
+    """Return the wall-clock time, in milliseconds since the epoch."""
     return int(time.time() * 1000)
 
 
@@ -90,16 +90,16 @@ class OperatorAccess:
             self._has_unflushed = True
 
     def flush(self) -> None:
-        """Send what has left to its readers, now or with a timer; called at the end of each call of Flink."""
+        """Send buffered outputs to their readers, now or with a timer; called after each call of Flink."""
         if self._has_unflushed:
             self._has_unflushed = not self._flush.flush_after_call(self.timers, bool(self._outlet.waiting))
 
     def remaining_outputs(self) -> Iterator[Any]:
-        """Return the emitted outputs that Flink has to iterate over."""
+        """Yield the emitted outputs that Flink has to iterate over."""
         return self._outlet.remaining_outputs()
 
     def replace_functions(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
-        """Make Flink call these functions from now on."""
+        """Make Flink call ``process`` with key and record, and ``on_timer`` with a time, from now on."""
         self._operation.replace(process, on_timer, self._outlet)
 
 
@@ -327,7 +327,7 @@ class Outlet:
             self._collector.collect(self._to_external(not_none(value)))
 
     def remaining_outputs(self) -> Generator[Any, None, None]:
-        """Return the iterator for Flink."""
+        """Yield the outputs that wait, for Flink's iterator."""
         waiting = self.waiting
         self.waiting = []
         yield from waiting

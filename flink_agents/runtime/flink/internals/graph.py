@@ -54,7 +54,7 @@ def is_bounded_job(env: StreamExecutionEnvironment) -> bool:
 
 
 def _ends(transformation: Any) -> bool:
-    """Return False for a source that does not end."""
+    """Return True unless a transformation is a source that does not end."""
     is_source = transformation.getClass().getSimpleName() in _SOURCES
     return not is_source or transformation.getBoundedness().name() == "BOUNDED"
 
@@ -125,7 +125,7 @@ def wrap_sink(env: StreamExecutionEnvironment, name: str, java: str, texts: Sequ
 
 
 def _replace_field(transformation: Any, name: str, value: Any) -> None:
-    """Set a private field of a transformation."""
+    """Set a private field of a Java transformation, which has no method for it."""
     field = transformation.getClass().getDeclaredField(name)
     field.setAccessible(True)
     field.set(transformation, value)

@@ -59,7 +59,11 @@ def check_version() -> None:
 
 
 def read_attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of a Python object."""
+    """Return an attribute of an object of PyFlink.
+
+    Raises:
+        UnsupportedExecutionError: It has none.
+    """
     value = getattr(owner, name, None)
     if value is None:
         raise unfit_part_error(f"{type(owner).__name__} has no {name}")
@@ -72,7 +76,11 @@ def class_name(java: Any) -> str:
 
 
 def method_of(java: Any, name: str) -> Any:
-    """Return a method of a Java object."""
+    """Return a method of a Java object.
+
+    Raises:
+        UnsupportedExecutionError: It has none.
+    """
     try:
         return getattr(java, name)
     except (AttributeError, SystemError):  # Pemja sets no error for a missing member.
@@ -80,7 +88,11 @@ def method_of(java: Any, name: str) -> Any:
 
 
 def field_of(java: Any, name: str) -> Any:
-    """Return a field of a Java object, of its class or a base class."""
+    """Return the accessible ``java.lang.reflect.Field`` of a Java object, of its class or a base class.
+
+    Raises:
+        UnsupportedExecutionError: There is none.
+    """
     kind = java.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():
@@ -97,17 +109,17 @@ def field_value(java: Any, name: str) -> Any:
 
 
 def task_environment(context: RuntimeContext) -> Any:
-    """Return the environment of the task in which a function runs."""
+    """Return Java's ``Environment`` of the task in which a function runs."""
     return field_value(read_attribute(context, "_runtime_context"), "taskEnvironment")
 
 
 def task_of(context: RuntimeContext) -> Any:
-    """Return the task in which a function runs."""
+    """Return Java's ``StreamTask`` in which a function runs."""
     return field_value(field_value(task_environment(context), "containingTask"), "invokable")
 
 
 def find_caller(kind: type) -> Any:
-    """Return the object of a class whose method has called the present one."""
+    """Return the nearest object of a class whose method is on the call stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")

@@ -168,7 +168,7 @@ class FlinkOperatorState:
         self._update: Callable[[list[str]], None] = method_of(self._positions, "update")
 
     def put(self, name: str, value: bytes) -> None:
-        """Set the bytes under a name."""
+        """Store ``value`` under ``name``, in place of its last value."""
         text = value.decode("latin-1")
         self._put(name, text)
         if name == POSITION:
@@ -302,7 +302,7 @@ class Barriers:
 
 
 def keyed_context(context: RuntimeContext) -> Any:
-    """Return Flink's context of the calls of a keyed function."""
+    """Return the Java context that Flink passes to the calls of a keyed function."""
     inner: Any = read_attribute(
         read_attribute(read_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
     )
@@ -312,7 +312,7 @@ def keyed_context(context: RuntimeContext) -> Any:
 
 
 def keyed_operator(context: RuntimeContext) -> Any:
-    """Return the operator of a keyed function."""
+    """Return the Java operator of a keyed function."""
     inner = keyed_context(context)
     operator = field_of(inner, "this$0").get(inner)
     if class_name(operator) != OPERATOR:

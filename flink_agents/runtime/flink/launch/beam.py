@@ -84,7 +84,7 @@ class _Refusal(MetaPathFinder):
 
 
 def _set_switch(module: Any) -> None:
-    """Say if compiled modules are used, as PyFlink does after it has imported them all."""
+    """Set PyFlink's flag that says if its compiled modules are used, without importing them."""
     if "apache_beam" not in sys.modules:
         module.PYFLINK_CYTHON_ENABLED = (
             bool(os.environ.get(_SWITCH, "true"))

@@ -80,11 +80,11 @@ def _refuse_launch() -> Any:
 
 
 class _UnusedDuration:
-    """Stands for PyFlink's ``Duration`` in its descriptions of state."""
+    """Replaces PyFlink's ``Duration`` in its descriptions of state."""
 
     @classmethod
     def of_days(cls, days: int) -> _UnusedDuration:
-        """Return an object without a value."""
+        """Return an object without a value, in place of a duration of Java."""
         return cls()
 
 
@@ -114,7 +114,7 @@ def _wrap_exit(module: Any) -> None:
 
 
 class _StopsAtOnce:
-    """Stands for the module ``atexit`` in that of the worker pool."""
+    """Replaces the module ``atexit`` in the module of PyFlink's worker pool."""
 
     def register(self, stop_after_grace: Any) -> None:
         """Register the stop of a gRPC server without its period of grace, which needs a thread."""
@@ -139,7 +139,7 @@ def _wrap_launch(module: Any) -> None:
             process: Any = launch(env, args)
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
-        _keep.append(process)
+        _jvm_processes.append(process)
         # It is never collected: Python would warn at its own end, and close the pipe whose end ends the JVM.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(process))
         if not any(isinstance(log_filter, _UntilGone) for log_filter in logging.root.filters):
@@ -178,7 +178,7 @@ def _child_ignores_termination() -> Iterator[None]:
 
 def is_gone(seconds: float = 0.0) -> bool:
     """Return True if a JVM that this process started has ended, or ends within ``seconds``."""
-    for process in _keep:
+    for process in _jvm_processes:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -207,12 +207,12 @@ class _UntilGone(logging.Filter):
 
 def kill_jvm() -> None:
     """Kill the JVM."""
-    for process in _keep:
+    for process in _jvm_processes:
         process.kill()
 
 
 _started_before = False
-_keep: list[Any] = []
+_jvm_processes: list[Any] = []
 """Handles of JVMs: PyFlink drops its own, and a garbage-collected ``Popen`` warns and closes pipes."""
 
 

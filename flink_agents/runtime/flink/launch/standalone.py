@@ -46,6 +46,7 @@ LONG_PATH = 200
 """From this length on, the path of a database is too long for the name of its log; see below."""
 
 _POLL_SECONDS = 0.2
+"""The interval of checks while processes start or end."""
 _LOG_LINES = 25
 
 Daemon = Literal["standalonesession", "taskexecutor"]
@@ -93,10 +94,10 @@ class ClusterStatus:
 
 
 class StandaloneCluster:
-    """A cluster in a directory.
+    """A Flink cluster on this machine: a JobManager and TaskManagers.
 
     Args:
-        directory: The directory.
+        directory: The directory of its configuration, logs, checkpoints and savepoints.
     """
 
     def __init__(self, directory: Path = DEFAULT_DIRECTORY) -> None:
@@ -164,7 +165,7 @@ class StandaloneCluster:
 
     @contextmanager
     def _lock_start(self) -> Iterator[None]:
-        """Wait until no other process is starting this cluster."""
+        """Hold the lock of this cluster's start: wait until no other process is starting it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "start.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -209,7 +210,7 @@ class StandaloneCluster:
         return bool(pids)
 
     def status(self) -> ClusterStatus:
-        """Return the status of the cluster."""
+        """Return the status of the cluster, for which its JobManager is asked if it runs."""
         port = self._configured_port()
         address = None if port is None else f"http://localhost:{port}"
         jobmanagers = self._living_processes("standalonesession")

@@ -133,12 +133,12 @@ def choose_checkpoint(
     read: Callable[[Path], CheckpointContent],
     digests: Mapping[str, str],
 ) -> tuple[Chosen | None, list[str]]:
-    """Return the newest undamaged checkpoint, and the problems of newer ones.
+    """Return the newest undamaged checkpoint, or None, and a line about each damaged newer one.
 
     Args:
         checkpoint_candidates: The candidates, newest first.
         read: Returns the metadata of a checkpoint.
-        digests: Checksums of checkpoints, as far as they exist.
+        digests: Recorded checksums by :func:`key_of`. A checkpoint without one counts as undamaged.
     """
     damaged: list[tuple[Candidate, str]] = []
     for candidate in checkpoint_candidates:
@@ -157,6 +157,7 @@ def choose_checkpoint(
 
 
 def _content_problem(content: CheckpointContent) -> str | None:
+    """Return the first file that is missing or too short, with what is wrong; None if all are there."""
     for file in content.files:
         try:
             size = file.path.stat().st_size
@@ -178,8 +179,10 @@ def _describe_damaged(damaged: tuple[Candidate, str]) -> str:
 
 
 LOOK_SECONDS = 0.1
+"""The interval at which the directory of the checkpoints is read."""
+
 _DIGESTS = 10
-"""Number of checkpoints whose checksums are kept: more than Flink retains over two starts."""
+"""Number of checkpoints whose checksums and times are kept: more than Flink retains over two starts."""
 
 ALIVE_SECONDS = 5.0
 """Maximum age of the time in the file if nothing else has changed."""
@@ -316,49 +319,47 @@ class Watcher:
         self._triggered = {number: self._triggered.get(number) or Moment.now() for number in numbers}
 
     def _check_folder(self, ended: bool) -> None:
-        previous_progress = self._written
+        """Write the progress if it has changed, if the written one is old, or if the job has ended."""
+        written = self._written
         self._note_triggers()
-        numbers = find_complete(self._checkpoints)
-        newest = max(numbers, default=previous_progress.checkpoint)
-        new = newest != previous_progress.checkpoint
-        journal = previous_progress.journal
-        if self._journal is not None and (new or ended or time.time() - previous_progress.alive >= 1.0):
-            position = read_position(self._journal)
-            if position is not None:
-                journal = SeenJournal(str(self._journal), position)
+        complete = find_complete(self._checkpoints)
+        newest = max(complete, default=written.checkpoint)
+        is_new = newest != written.checkpoint
         now = time.time()
-        if not (
-            new
-            or ended
-            or journal != previous_progress.journal
-            or now - previous_progress.alive >= ALIVE_SECONDS
-        ):
+        journal = self._see_journal(must_read=is_new or ended or now - written.alive >= 1.0)
+        is_old = now - written.alive >= ALIVE_SECONDS
+        if not (is_new or ended or is_old or journal != written.journal):
             return
-        digests = dict(previous_progress.digests)
-        open_since = dict(previous_progress.open_since)
-        if new and newest in numbers:
-            # Several may have completed since the last check; then the time of the oldest counts.
-            last = -1 if previous_progress.checkpoint is None else previous_progress.checkpoint
-            open_since[key_of(numbers[newest])] = self._triggered.get(last, self._began)
-            with contextlib.suppress(OSError):
-                digests[key_of(numbers[newest])] = digest_of(numbers[newest])
-        current = JobProgress(
-            previous_progress.start,
-            newest,
-            now,
-            journal,
-            _latest_digests(digests),
-            _latest_digests(open_since),
-        )
+        progress = replace(written, checkpoint=newest, alive=now, journal=journal)
+        if is_new and newest is not None:
+            progress = self._add_checkpoint(progress, complete[newest])
         # Without it the next start fails, so it has to survive a crash of the machine.
-        write_atomically(self._folder.progress, current.to_json())
-        self._written = current
+        write_atomically(self._folder.progress, progress.to_json())
+        self._written = progress
         if newest is not None and not self._first_called:
             self._first()
             self._first_called = True
 
+    def _see_journal(self, must_read: bool) -> SeenJournal | None:
+        """Return the journal with its position: the present one if it must be read, else the written one."""
+        if self._journal is not None and must_read:
+            position = read_position(self._journal)
+            if position is not None:
+                return SeenJournal(str(self._journal), position)
+        return self._written.journal
 
-def _latest_digests(by_checkpoint: dict[str, Any]) -> dict[str, Any]:
+    def _add_checkpoint(self, progress: JobProgress, path: Path) -> JobProgress:
+        """Return the progress with the checksum of a new checkpoint, and the time of its transactions."""
+        # Several may have completed since the last check; then the time of the oldest counts.
+        last = -1 if self._written.checkpoint is None else self._written.checkpoint
+        open_since = {**progress.open_since, key_of(path): self._triggered.get(last, self._began)}
+        digests = dict(progress.digests)
+        with contextlib.suppress(OSError):
+            digests[key_of(path)] = digest_of(path)
+        return replace(progress, digests=_latest_entries(digests), open_since=_latest_entries(open_since))
+
+
+def _latest_entries(by_checkpoint: dict[str, Any]) -> dict[str, Any]:
     return dict(list(by_checkpoint.items())[-_DIGESTS:])
 
 

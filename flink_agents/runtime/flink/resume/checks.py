@@ -89,7 +89,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
         accepts_older: True if an older copy is accepted.
 
     Returns:
-        A warning, if an older copy is accepted.
+        A warning if an older copy was found and is accepted, otherwise None.
 
     Raises:
         JournalMissingError: The file is gone, or is another one.
@@ -218,7 +218,7 @@ class GivenInputs:
 
 
 def no_inputs() -> GivenInputs:
-    """Return an object for unknown inputs."""
+    """Return the inputs of a job of which nothing is checked."""
     return GivenInputs({}, {})
 
 
@@ -280,7 +280,7 @@ def _describe_difference(previous_input: BoundedInput, present: BoundedInput | N
 
 
 def restarting_sources(run: JobRun, inputs: GivenInputs, has_finished: bool) -> str | None:
-    """Return a warning if a source of a resuming job may start over.
+    """Return a warning if a source of a resuming job may start over, otherwise None.
 
     Args:
         run: The job run, which resumes from a checkpoint.
@@ -305,7 +305,7 @@ def restarting_sources(run: JobRun, inputs: GivenInputs, has_finished: bool) -> 
 
 
 def warning_of(inputs: GivenInputs) -> str | None:
-    """Return a warning about sources that start over, before the job runs for the first time."""
+    """Return a warning for the first start of a job whose sources start over; None if none does."""
     if not inputs.restarting:
         return None
     names = ", ".join(f"{name!r}" for name in inputs.restarting)

@@ -189,11 +189,11 @@ def _stream_handles(handle: Any) -> list[Any]:
 
 
 class SavepointFailed(Exception):
-    """A job was not stopped with a savepoint; the message is the reason, and empty after a timeout."""
+    """A job was not stopped with a savepoint. The message is the reason; it is empty after a timeout."""
 
 
 def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str:
-    """Stop a job with a savepoint, and return its path.
+    """Stop a job with a savepoint, wait until it is complete, and return its path.
 
     Args:
         client: Java's client of the job.

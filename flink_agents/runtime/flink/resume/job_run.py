@@ -269,7 +269,7 @@ class JobRun:
         generation: Number of the job run of this name, from 1.
         identifier: The job identifier of the job run, from which ids and idempotency keys derive.
         script: The start of the script that the last start belongs to.
-        program: The script's file (``script.Program``); None if it is not a file.
+        program: The script's file (``policy.Program``); None if it is not a file.
         starts: All starts.
         checkpointed: True if a checkpoint of the job run was complete.
         plans: Fingerprint of each agent's plan, by its name.
@@ -408,13 +408,21 @@ class RunRecord:
         return self.set_start(stopped=True, ended=iso_now())
 
     def set_start(self, **values: Any) -> JobRun:
-        """Replace fields of the last start, and return the record."""
+        """Replace fields of the last start, and return the record.
+
+        Args:
+            values: New values by the names of attributes of :class:`Start`.
+        """
         return self.update(
             lambda run: replace(run, starts=(*run.starts[:-1], replace(run.starts[-1], **values)))
         )
 
     def set(self, **values: Any) -> JobRun:
-        """Replace fields of the record, and return it."""
+        """Replace fields of the record, and return it.
+
+        Args:
+            values: New values by the names of attributes of :class:`JobRun`.
+        """
         return self.update(lambda run: replace(run, **values))
 
 

@@ -90,7 +90,7 @@ class LocalJobState:
 
     @property
     def runs(self) -> bool:
-        """True if the job does its work."""
+        """True if a process runs the job, and is not paused."""
         return self.state is JobState.RUNNING
 
     @property
@@ -218,7 +218,7 @@ def jobs_of(state_dirs: Iterable[Path], traces: Path | None = None) -> list[Loca
 
 
 def point_to(folder: JobFolder, name: str, traces: Path) -> None:
-    """Note in a directory of traces where the folder of a job is."""
+    """Write a file into a directory of traces that says where the folder of a job is."""
     with suppress(OSError):
         traces.mkdir(parents=True, exist_ok=True)
         (traces / f"{escape_name(name)}{POINTER_SUFFIX}").write_text(f"{folder.path}\n", "utf-8")

@@ -28,7 +28,6 @@ from flink_agents.runtime.flink.following.outputs import LINK, ListFile, link_to
 from flink_agents.runtime.flink.job_errors import in_one_line
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume import java
-from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
 from flink_agents.runtime.flink.resume.checkpoints import (
     Candidate,
     Chosen,
@@ -43,6 +42,7 @@ from flink_agents.runtime.flink.resume.local_jobs import MOST_ERROR, point_to
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, guarded_sinks, is_set
+from flink_agents.runtime.flink.stores import ANNOUNCEMENT_KEY, AnnouncedRun
 from flink_agents.trace.recording.assembly import writes_files
 
 INTERRUPTED = 130
@@ -168,7 +168,7 @@ class LocalStart:
         announced = AnnouncedRun(
             self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
         )
-        once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
+        once = {ANNOUNCEMENT_KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         if chosen is not None:
             # The savepoint of another job is not changed.
             mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
@@ -239,7 +239,7 @@ class LocalStart:
         java.remove_options(env, self._set)
 
     def skip_job(self, env: StreamExecutionEnvironment) -> Any:
-        """Skip the job, and return Java's result for it."""
+        """Remove the job from the environment without running it, and return Java's result for it."""
         java.leave_out(env)
         self.beginning.lock.release()
         run = self.beginning.run
@@ -250,7 +250,12 @@ class LocalStart:
     # -- while it runs ----------------------------------------------------------------
 
     def follow_job(self, client: Any, log: Path | None = None) -> None:
-        """Start to follow the job, whose log is in a file."""
+        """Start to follow the submitted job.
+
+        Args:
+            client: Java's client of the job.
+            log: The file of its log; None if it has none.
+        """
         self._client = client
         assert self._watcher is not None
         with suppress(OSError):
@@ -302,6 +307,9 @@ class LocalStart:
     def record_finish(self, outputs: list[list[Any]]) -> None:
         """Record that the job has finished, or exit if it was stopped.
 
+        Args:
+            outputs: The contents of its lists, for a later start that skips it.
+
         Raises:
             SystemExit: It was stopped.
         """
@@ -324,7 +332,7 @@ class LocalStart:
             self.beginning.script.record_job_finish(self._run.name)
 
     def _record_end(self, error: Exception) -> None:
-        """Record the end of this start by an error, or by a signal without a savepoint."""
+        """Record that ``error`` ended this start, or a signal without a savepoint."""
         text = None if self._signals.code is not None else _as_text(error)
         # The next start does not depend on it.
         with suppress(OSError, ValueError):
@@ -391,7 +399,7 @@ class LocalStart:
 
 
 def _as_text(error: Exception) -> str:
-    """Return class and first line of an error, without secrets."""
+    """Return the class and the first line of an error without secrets, in at most 500 characters."""
     if isinstance(error, JobFailedError):
         return redaction.hide(in_one_line(error))[:MOST_ERROR]
     message = error.message if isinstance(error, AgentsError) else str(error)

@@ -44,9 +44,9 @@ class ResumeDecision:
 
     Attributes:
         state_dir: Directory of the jobs' folders; None if it does not resume.
-        script: The script that runs the job.
-        reason: The reason why it does not resume.
-        fix: The fix for the user.
+        script: The name of the script's file; "interactive" if there is none.
+        reason: The reason why it does not resume; empty if it does.
+        fix: A change that lets it resume, for the user.
         program: The script's file; None if it is not a file.
     """
 
@@ -80,7 +80,7 @@ def decide_resume(
 
     Args:
         config: Options of the job.
-        name: The name that was passed to ``execute``.
+        name: The name that was passed to ``execute``; None if none was.
         has_agents: True if the job applies an agent.
         flink: Flink's configuration.
 
@@ -133,7 +133,7 @@ def recovery_path(flink: Mapping[str, str]) -> str | None:
 
 
 def wants_fresh(config: Configuration) -> bool:
-    """Return True if the start begins a new job run in any case."""
+    """Return True if the user wants a new job run: by ``--fresh``, or by the option."""
     return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]
 
 
@@ -216,12 +216,16 @@ def check_program(run: JobRun, program: Program | None, accept: Accept, state_di
 
 
 class ScriptStart:
-    """The start of the script in this process.
+    """The start of the script in this process, recorded in a file that is locked until the process ends.
 
     Args:
         state_dir: Directory of the jobs' folders.
-        script: The script.
+        script: The name of the script's file; "interactive" if there is none.
         arguments: The command line arguments, without ``--fresh``.
+
+    Attributes:
+        names: Names of the jobs that this start has run.
+        token: Identifies this start.
 
     Raises:
         JobFolderError: The directory cannot be written to.
@@ -251,7 +255,7 @@ class ScriptStart:
         self._write_start(fresh=True)
 
     def end_of(self, token: str) -> ScriptEnd:
-        """Return the end of the start with that token."""
+        """Return the way in which the script start with that token ended."""
         if token in ("", self.token):
             return ScriptEnd.WELL
         try:

@@ -66,7 +66,7 @@ class Lock(Protocol):
     """A lock that one process can hold."""
 
     def acquire(self) -> bool:
-        """Acquire the lock, unless another process holds it."""
+        """Acquire the lock; return False if another process holds it."""
         ...
 
     def release(self) -> None:
@@ -147,6 +147,11 @@ class StartDecision:
         """The directory of the old data, as displayed in the console."""
         return shown_path(self.folder.state_dir / (self.run.aside or ""))
 
+    def add_warning(self, warning: str | None) -> None:
+        """Add a warning for the console, if there is one."""
+        if warning is not None:
+            self.warnings.append(warning)
+
     def keep_outputs(self, outputs: list[list[Any]]) -> None:
         """Store the lists of a finished job, for a later start of the script that skips the job."""
         if outputs:
@@ -201,9 +206,7 @@ def _decide_start(
         _wait_for_end(folder, record, run, script)
         run = _successor_run(run, request)
     if run.starts:
-        warning = check_program(run, request.program, request.accept, folder.state_dir)
-        if warning is not None:
-            beginning.warnings.append(warning)
+        beginning.add_warning(check_program(run, request.program, request.accept, folder.state_dir))
         beginning.run = replace(
             run,
             script="" if script is None else script.token,
@@ -239,9 +242,7 @@ def _begin_run(
         identity = _run_identity(request, 1)
         new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
     beginning.run = record.write(new)
-    warning = warning_of(request.inputs)
-    if warning is not None:
-        beginning.warnings.append(warning)
+    beginning.add_warning(warning_of(request.inputs))
     if run.aside is not None:
         folder.set_aside(run.aside)
     remove_paths([path for path in folder.path.iterdir() if path not in (folder.lock, folder.record)])
@@ -252,7 +253,7 @@ def _as_dict(program: Program | None) -> dict[str, str] | None:
 
 
 def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
-    """Wait for the script in which the job run has finished, if it is still running."""
+    """Wait for the end of the script in which the job run has finished, for at most :data:`LOCK_SECONDS`."""
     until = time.monotonic() + LOCK_SECONDS
     while script is not None and script.end_of(run.script) is ScriptEnd.NOT_YET:
         if time.monotonic() >= until:
@@ -358,48 +359,50 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
 
 def _resume_run(beginning: StartDecision, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else matches it."""
-    folder = beginning.folder
     run = beginning.run
     check_lists(run, request.inputs)
-    progress = read_progress(folder)
+    progress = read_progress(beginning.folder)
+    chosen = _choose_for_run(beginning, progress, read)
+    if chosen is not None:
+        _check_agents(run, request)
+        _check_transactions(beginning, chosen, request, progress)
+        beginning.add_warning(restarting_sources(run, request.inputs, chosen.content.has_finished))
+        if run.journal and request.journal is not None and not request.journal.exists():
+            raise no_journal(request.journal)
+    if progress is None and run.checkpointed:
+        # It was written before: without it, an older journal would not be detected.
+        raise unreadable_progress_error(beginning.folder, "no such file")
+    if progress is not None and progress.journal is not None:
+        path = request.journal if request.journal is not None else Path(progress.journal.path)
+        accepts_older = request.accept is Accept.OLDER_JOURNAL
+        beginning.add_warning(check_journal(progress.journal, path, accepts_older))
+    if not beginning.warnings:
+        beginning.add_warning(_changed_plans_warning(run, request))
+    beginning.chosen = chosen
+
+
+def _choose_for_run(
+    beginning: StartDecision, progress: JobProgress | None, read: ReadCheckpoint
+) -> Chosen | None:
+    """Return the newest undamaged checkpoint of the job run; None if it never had one."""
+    folder, run = beginning.folder, beginning.run
     all_candidates = find_candidates(folder, run)
-    chosen, beginning.damaged = choose_checkpoint(
-        all_candidates, read, {} if progress is None else progress.digests
-    )
+    digests = {} if progress is None else progress.digests
+    chosen, beginning.damaged = choose_checkpoint(all_candidates, read, digests)
     if chosen is None:
         if all_candidates:
             raise _damaged_error(folder, beginning.damaged)
         if run.checkpointed or _newest_known(run, progress) > _NONE:
             raise _checkpoints_gone_error(folder, run)
-    else:
-        if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):
-            raise _checkpoints_gone_error(folder, run)
-        _check_agents(run, request)
-        _check_transactions(beginning, chosen, request, progress)
-        warning = restarting_sources(run, request.inputs, chosen.content.has_finished)
-        if warning is not None:
-            beginning.warnings.append(warning)
-    if chosen is not None and run.journal and request.journal is not None and not request.journal.exists():
-        raise no_journal(request.journal)
-    if progress is None and run.checkpointed:
-        # It was written before: without it, an older journal would not be detected.
-        raise unreadable_progress_error(folder, "no such file")
-    if progress is not None and progress.journal is not None:
-        path = request.journal if request.journal is not None else Path(progress.journal.path)
-        accepts = request.accept is Accept.OLDER_JOURNAL
-        warning = check_journal(progress.journal, path, accepts)
-        if warning is not None:
-            beginning.warnings.append(warning)
-    if dict(run.plans) != dict(request.plans) and not beginning.warnings:
-        changed = sorted(
-            name for name, plan in request.plans.items() if run.plans.get(name) not in (None, plan)
-        )
-        if changed:
-            beginning.warnings.append(
-                f"the plan of {', '.join(changed)} has changed since the last start; unfinished runs resume "
-                "if they fit the new one"
-            )
-    beginning.chosen = chosen
+    elif (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):
+        raise _checkpoints_gone_error(folder, run)
+    return chosen
+
+
+def _changed_plans_warning(run: JobRun, request: Request) -> str | None:
+    changed = sorted(name for name, plan in request.plans.items() if run.plans.get(name) not in (None, plan))
+    text = "has changed since the last start; unfinished runs resume if they fit the new one"
+    return f"the plan of {', '.join(changed)} {text}" if changed else None
 
 
 def _newest_known(run: JobRun, progress: JobProgress | None) -> tuple[int, float]:
@@ -476,7 +479,7 @@ def _check_transactions(
     if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:
         return
     if request.accept is Accept.LOST_OUTPUTS:
-        beginning.warnings.append("outputs that were not committed when the job ended may be lost")
+        beginning.add_warning("outputs that were not committed when the job ended may be lost")
         return
     then = f"{datetime.fromtimestamp(since.wall):%Y-%m-%d %H:%M:%S}"
     if age is None:

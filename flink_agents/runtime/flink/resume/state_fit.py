@@ -73,13 +73,16 @@ class RestoredJob:
         return {
             task.operators[operator]
             for task in self.tasks
-            if len(set(self._inputs_ends(task).values())) > 1
+            if len(set(self._operator_ends(task).values())) > 1
             for operator in task.operators
             if operator not in self.states
         }
 
     def check_restore(self, ignores_unclaimed: bool) -> None:
-        """Check that Flink restores the checkpoint.
+        """Check that Flink can restore the checkpoint.
+
+        Args:
+            ignores_unclaimed: True if Flink's option lets it drop state of operators that the job lacks.
 
         Raises:
             StateMismatchError: It does not.
@@ -91,35 +94,38 @@ class RestoredJob:
             self._check_ends(task)
             self._check_groups(task)
 
-    def _inputs_ends(self, task: Task) -> dict[str, Ended]:
+    def _operator_ends(self, task: Task) -> dict[str, Ended]:
+        """Return the subtasks of each operator of a task that had finished, by the operator's id."""
         absent = RestoredOperator()
         return {operator: self.states.get(operator, absent).ended for operator in task.operators}
 
-    def _input_end(self, task: Task) -> Ended:
-        return min(self._inputs_ends(task).values())
+    def _task_end(self, task: Task) -> Ended:
+        """Return the subtasks of a task that had finished."""
+        return min(self._operator_ends(task).values())
 
     def _check_ends(self, task: Task) -> None:
-        ends = self._inputs_ends(task)
+        ends = self._operator_ends(task)
         if len(set(ends.values())) > 1:
             new = [
                 describe_part(task.operators[operator]) or task.name
                 for operator in ends
                 if operator not in self.states
             ]
-            raise _at_ended_input(task.name, new or [task.name], self._place(task))
+            raise _mixed_ends_error(task.name, new or [task.name], self._place(task))
         running = next(self._running_inputs(task), None)
         if running is not None:
             title = self._title(task)
-            raise _changed_input(
+            raise _changed_input_error(
                 title, self._new_parts() - {title} or {self._title(running)}, self._place(task)
             )
 
     def _running_inputs(self, task: Task) -> Iterator[Task]:
-        end = self._input_end(task)
+        """Yield the inputs of a task that had finished less than the task: Flink does not restore that."""
+        end = self._task_end(task)
         for task_input in task.inputs if end is not Ended.NONE else ():
             upstream_task = self.tasks[task_input.task]
             least = Ended.ALL if task_input.to_all else end
-            if self._input_end(upstream_task) < least:
+            if self._task_end(upstream_task) < least:
                 yield upstream_task
 
     def _new_parts(self) -> set[str]:
@@ -134,13 +140,16 @@ class RestoredJob:
                 continue
             differs = task.max_parallelism > 0 and task.max_parallelism != state.max_parallelism
             if differs or task.parallelism > state.max_parallelism:
-                raise _other_groups(self._title(task), task, state.max_parallelism, self._place(task))
+                raise _key_groups_differ_error(
+                    self._title(task), task, state.max_parallelism, self._place(task)
+                )
 
     def _title(self, task: Task) -> str:
         titles = (describe_part(uid) for uid in task.operators.values())
         return next((title for title in titles if title), repr(task.name))
 
     def _place(self, task: Task) -> str | None:
+        """Return the user's line with ``apply`` of an agent in a task; else that of the present call."""
         for agent, place in self.places.items():
             if place is not None and {AGENT + agent, KEYS + agent, LIST + agent} & set(
                 task.operators.values()
@@ -150,7 +159,10 @@ class RestoredJob:
 
 
 def describe_part(uid: str) -> str:
-    """Return the part of a job that an identity belongs to, as users name it; empty if it is another one."""
+    """Return the part of a job that the operator with ``uid`` belongs to, as users name it.
+
+    The text is empty if the uid is, or if it belongs to an internal operator of this package.
+    """
     uid = uid.removeprefix("Sink Committer: ")
     for prefix, text in (
         (KAFKA_SINK, "the Kafka sink {!r}"),
@@ -179,7 +191,7 @@ def _unclaimed_state_error(states: Sequence[RestoredOperator], tasks: Sequence[T
     )
 
 
-def _at_ended_input(task: str, new: Sequence[str], place: str | None) -> StateMismatchError:
+def _mixed_ends_error(task: str, new: Sequence[str], place: str | None) -> StateMismatchError:
     return StateMismatchError(
         f"the job was changed at an input that had ended before its checkpoint: {', '.join(sorted(new))}",
         expected="the operators that had finished, without new ones among them",
@@ -189,7 +201,7 @@ def _at_ended_input(task: str, new: Sequence[str], place: str | None) -> StateMi
     )
 
 
-def _changed_input(finished: str, new: set[str], place: str | None) -> StateMismatchError:
+def _changed_input_error(finished: str, new: set[str], place: str | None) -> StateMismatchError:
     return StateMismatchError(
         f"{finished} had finished when the checkpoint was taken, and its input was changed",
         expected="the input that had ended, without additions and without further readers",
@@ -199,7 +211,7 @@ def _changed_input(finished: str, new: set[str], place: str | None) -> StateMism
     )
 
 
-def _other_groups(title: str, task: Task, groups: int, place: str | None) -> StateMismatchError:
+def _key_groups_differ_error(title: str, task: Task, groups: int, place: str | None) -> StateMismatchError:
     if task.parallelism > groups:
         parallelism_text = f"parallelism {task.parallelism}"
         fix = f"lower its parallelism to {groups} or less; or {START_OVER}"
@@ -300,14 +312,14 @@ _TOO_MANY_SUBTASKS = re.compile(
 
 def not_restored(job_name: str, java_text: str) -> JobFailedError | None:
     """Return the error for a job that cannot restore its checkpoint; None if it failed otherwise."""
-    for read in (_state_left, _ended_input_error, _key_groups_error, _subtasks_error):
+    for read in (_unclaimed_error, _ended_input_error, _key_groups_error, _subtasks_error):
         error = read(job_name, java_text)
         if error is not None:
             return error
     return None
 
 
-def _state_left(job_name: str, java_text: str) -> JobFailedError | None:
+def _unclaimed_error(job_name: str, java_text: str) -> JobFailedError | None:
     match = _STATE_LEFT.search(java_text)
     if match is None:
         return None

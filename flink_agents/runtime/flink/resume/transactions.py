@@ -53,7 +53,7 @@ def longest_checkpoint(times: CheckpointTimes, transaction_ms: int, *, is_set: b
     Args:
         times: The times of the checkpoints.
         transaction_ms: The time that brokers keep a transaction.
-        is_set: True if the author has set the timeout: then it stays.
+        is_set: True if the author has set the timeout of checkpoints: then it stays.
 
     Raises:
         KafkaTransactionError: The transaction can end before a checkpoint.

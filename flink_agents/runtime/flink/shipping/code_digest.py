@@ -9,16 +9,22 @@ worker looks for the digest of each function that it has in memory. Code outside
 in memory that could be digested; its version shows in the file that the worker noted when it loaded the
 module, or in two jobs that bring different versions.
 
-A differing module is dropped if no other job uses it (``module_renewal``), so that the job loads its own.
+A job that arrives gets its own version of the user's modules. When its first operator is loaded, all modules
+whose file has changed are dropped, so that PyFlink's functions find the job's modules as well. When an agent
+arrives with the digests of its modules, those that differ are dropped. Modules that another running job uses
+always stay.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import pickletools
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
@@ -32,7 +38,7 @@ from flink_agents.api.errors import StaleCodeError
 from flink_agents.plan import AgentCode
 from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
-from flink_agents.runtime.flink.shipping import module_renewal, user_modules
+from flink_agents.runtime.flink.shipping import user_modules
 from flink_agents.runtime.flink.shipping.code_objects import digest_code, functions_in
 from flink_agents.runtime.flink.shipping.user_modules import (
     MAIN,
@@ -70,7 +76,7 @@ class CodeCheck:
     """Compares a worker's modules with the driver's, when it is unpickled and when it is called.
 
     Args:
-        interpreter: The driver's Python.
+        interpreter: The driver's Python, by :func:`interpreter_name`.
         modules: The driver's modules.
     """
 
@@ -126,13 +132,13 @@ class CodeCheck:
 def _unpickle_check(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
     check = CodeCheck(interpreter, modules)
     if in_flink_worker() and interpreter == interpreter_name():
-        _renew_modules(modules)
+        _load_job_versions(modules)
     check.check_modules(remember=False)
     return check
 
 
 def interpreter_name() -> str:
-    """Return a name that is equal if the same source compiles to the same code."""
+    """Return a name of this Python. Pythons of one name compile the same source to the same code."""
     return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
 
 
@@ -142,20 +148,20 @@ _accepted: dict[str, tuple[Any, bytes]] = {}
 """Spec and digest of each module that matched. A module that is loaded again has a new spec."""
 
 
-def _renew_modules(modules: tuple[ModuleCode, ...]) -> None:
+def _load_job_versions(modules: tuple[ModuleCode, ...]) -> None:
     """Drop modules of other versions, if an import would load the job's version.
 
     Raises:
         StaleCodeError: Another job uses one.
     """
-    with module_renewal.lock:
+    with renewal_lock:
         names = {module.name: module for module in modules}
         user_modules.current_use().add_modules(names)
-        module_renewal.drop_old_bytecode(names)
+        drop_old_bytecode(names)
         stale = {name for name, module in names.items() if _would_change(module)}
         if not stale:
             return
-        users = module_renewal.renew_modules(stale)
+        users = drop_stale_modules(stale)
         if users:
             name = min(stale)
             raise _stale_code_error(
@@ -178,6 +184,7 @@ def _would_change(claimed: ModuleCode) -> bool:
 
 
 def _is_different(claimed: ModuleCode, module: ModuleType) -> bool:
+    """Return True if the module in memory is another version than the job's."""
     known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
     if known_spec is not None and known_spec is module.__spec__:
         return known_digest != claimed.digest
@@ -194,11 +201,12 @@ def _different_functions(claimed: ModuleCode, module: ModuleType) -> list[str]:
 
 
 def _compare_module(claimed: ModuleCode, remember: bool) -> None:
+    """Check that the module in memory is the version that the job was built with; see ``check_modules``."""
     module = sys.modules.get(claimed.name)
     spec = getattr(module, "__spec__", None)
     if module is None or spec is None:
         return
-    with module_renewal.lock:
+    with renewal_lock:
         if _is_different(claimed, module):
             raise _stale_code_error(claimed, module, _different_functions(claimed, module))
         if remember:
@@ -322,3 +330,155 @@ def _compile_source(name: str, module: ModuleType, spec: Any) -> CodeType | None
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         _log.debug("no check of the module %s: %s", name, error)
         return None
+
+
+# -- renewal of modules on the worker ------------------------------------------------------
+
+renewal_lock = threading.RLock()
+"""Held while memory is compared and changed."""
+
+_KNOWN_JOBS = 10_000
+"""The number of jobs that are remembered."""
+
+_LARGEST_PAYLOAD = 4 << 20
+"""The size of a pickle, in bytes, up to which it is searched for names of modules."""
+
+WAIT_SECONDS = 10.0
+"""Time that a job waits for work that outlives the threads of an ended job."""
+
+_WAIT_FOR_THREADS = 0.1
+"""The part of that time for threads: they end before Flink reports the end of their job."""
+
+_POLL_SECONDS = 0.02
+"""The interval of checks if modules are still in use."""
+
+_known_jobs: dict[str, None] = {}
+"""Jobs that have run here: their modules are compared with their own digests only."""
+
+
+_loading: set[int] = set()
+"""Threads that are loading operators; modules that are loaded meanwhile may be theirs."""
+
+
+def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | None:
+    """Record the modules of an operator, and drop changed ones if it is the first operator of its job.
+
+    Args:
+        job_id: Flink's id of the job.
+        job_name: The job's name.
+        payload: The operator's functions, as they were pickled.
+
+    Returns:
+        The argument of :func:`operator_loaded`.
+    """
+    with renewal_lock:
+        use = user_modules.current_use()
+        use.job_id = job_id
+        use.job_name = job_name
+        # Modules that were imported after operators had been loaded may be of files that have changed since.
+        # Before the first job, nothing watched: operators of that job may be loading modules right now.
+        if not _loading:
+            user_modules.note_loaded(just_now=not _known_jobs)
+        _loading.add(threading.get_ident())
+        if _remember_job(job_id):
+            _renew_changed(use)
+        names = _names_in(payload)
+        if names is not None:
+            use.add_modules(names)
+        return names
+
+
+def _remember_job(job_id: str) -> bool:
+    """Record that a job has run here; return True if it is the first time."""
+    if job_id in _known_jobs:
+        return False
+    _known_jobs[job_id] = None
+    while len(_known_jobs) > _KNOWN_JOBS:
+        del _known_jobs[next(iter(_known_jobs))]
+    return True
+
+
+def operator_opens(job_id: str, job_name: str) -> None:
+    """Record the job of an operator that was loaded before this module, and its modules."""
+    with renewal_lock:
+        use = user_modules.current_use()
+        use.job_id = job_id
+        use.job_name = job_name
+        _remember_job(job_id)
+        user_modules.note_loaded(just_now=True)
+
+
+def operator_loaded(names: set[str] | None) -> None:
+    """Record the modules that an operator has loaded.
+
+    Args:
+        names: The result of :func:`operator_arrives`.
+    """
+    with renewal_lock:
+        use = user_modules.current_use()
+        _loading.discard(threading.get_ident())
+        user_modules.note_loaded(just_now=True)
+        if names is not None:
+            use.add_modules(user_modules.used_by(names))
+
+
+def _names_in(payload: bytes) -> set[str] | None:
+    """Return the strings in a pickle that could be names of modules; None if it is too large to search."""
+    if len(payload) > _LARGEST_PAYLOAD:
+        return None
+    texts = {argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str)}
+    # Old protocols have module and name in one argument.
+    return {word for text in texts for word in (text, text.partition(" ")[0])}
+
+
+def _renew_changed(use: Use) -> None:
+    """Drop changed modules that no job uses."""
+    importlib.invalidate_caches()
+    user_modules.forget_gone_directories()
+    dropped: set[str] = set()
+    for name in list(user_modules.in_memory()):
+        if name not in dropped and user_modules.is_outdated(name):
+            together = user_modules.with_dependents([name])
+            if not user_modules.uses_of(together, use):
+                dropped |= together
+    if dropped:
+        user_modules.drop_modules(dropped)
+
+
+def drop_stale_modules(stale: Collection[str]) -> list[Use]:
+    """Drop modules that differ from those of this thread's job, and modules that depend on them.
+
+    Args:
+        stale: Names of the modules.
+
+    Returns:
+        The other jobs that use them, so that they were not dropped.
+    """
+    use = user_modules.current_use()
+    # A package that stays points to its own directory, and so to its own version of a module in it.
+    packages = {package for name in stale for package in packages_of(name) if package in sys.modules}
+    together = user_modules.with_dependents({*stale, *filter(user_modules.has_moved, packages)})
+    users = _wait_until_unused(together, use)
+    if not users:
+        user_modules.drop_modules(together)
+    return users
+
+
+def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
+    """Wait for some seconds until only ``use`` needs the modules; return the other uses that remain."""
+    begin = time.monotonic()
+    while users := user_modules.uses_of(names, use):
+        patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(user.has_thread for user in users) else 1)
+        if time.monotonic() >= begin + patience:
+            break
+        time.sleep(_POLL_SECONDS)
+    return users
+
+
+def drop_old_bytecode(names: Iterable[str]) -> None:
+    """Make imports of modules that are not in memory load their current files."""
+    for name in names:
+        if name not in sys.modules:
+            source: Any = user_modules.read_source(user_modules.find_spec(name))
+            if source is not None:
+                user_modules.drop_old_bytecode(source)

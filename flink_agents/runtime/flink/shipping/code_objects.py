@@ -16,12 +16,12 @@ _LONGEST_NAME = 200
 
 
 def digest_code(code: CodeType, digests: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
-    """Return the digest of ``code``, which does not depend on its position.
+    """Return the digest of ``code``, which does not depend on its file and lines.
 
     Args:
         code: The code.
-        digests: Gets the digests of the code and of all code inside.
-        mentions: Gets all names that it uses, and strings that could be names of modules.
+        digests: A set to which the digests of the code and of all code inside are added.
+        mentions: A set to which all names that it uses are added, and strings that could name modules.
     """
 
     def token(value: Any) -> Any:

@@ -36,7 +36,7 @@ from flink_agents.runtime.flink.launch.gateway import refuse_in_worker
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping import (
     class_copies,  # noqa: F401  # pyright: ignore[reportUnusedImport]  corrects cloudpickle
-    module_renewal,
+    code_digest,
     user_modules,
 )
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
@@ -45,7 +45,7 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN, Use
 
 
 class MainModule:
-    """The classes of ``__main__``, installed in a worker when this object is unpickled."""
+    """The classes of ``__main__``: unpickling this object installs them in the worker."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         classes = _shipped_classes()
@@ -86,7 +86,7 @@ class ShippedFunction:
     """A function that brings the user's ``__main__`` classes to the worker with it.
 
     Args:
-        function: The function.
+        function: The function, of one argument.
         uses: Functions and classes of the user inside it, whose modules are compared on the worker.
     """
 
@@ -110,7 +110,7 @@ def _prepare_worker() -> None:
 def _unpickle_operator(
     job_id: str, job_name: str, payload: bytes, announced: str | None
 ) -> tuple[set[str] | None, str | None]:
-    names = module_renewal.operator_arrives(job_id, job_name, payload)
+    names = code_digest.operator_arrives(job_id, job_name, payload)
     if announced:
         expect_classes(sys.modules[MAIN], announced)
     return names, announced
@@ -118,7 +118,7 @@ def _unpickle_operator(
 
 def _note_loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
     names, announced = arrived or (None, None)
-    module_renewal.operator_loaded(names)
+    code_digest.operator_loaded(names)
     if announced:
         install_late(sys.modules[MAIN], announced)
 
@@ -206,7 +206,7 @@ def install_classes(module: ModuleType, classes: Mapping[str, MainClass]) -> Non
     Raises:
         StaleCodeError: A running job has another class of that name.
     """
-    with module_renewal.lock:
+    with code_digest.renewal_lock:
         use = user_modules.current_use()
         for name, main_class in classes.items():
             _share_class(module, name, main_class.digest, main_class.tracker, use)
@@ -228,7 +228,7 @@ def expect_classes(module: ModuleType, announced: str) -> None:
     Raises:
         StaleCodeError: A running job has another class of that name.
     """
-    with module_renewal.lock:
+    with code_digest.renewal_lock:
         use = user_modules.current_use()
         for name, (tracker, digest_of) in json.loads(announced).items():
             _share_class(module, name, bytes.fromhex(digest_of), tracker, use)
@@ -243,7 +243,7 @@ def install_late(module: ModuleType, announced: str) -> None:
         module: The worker's ``__main__``.
         announced: The argument of :func:`expect_classes`.
     """
-    with module_renewal.lock:
+    with code_digest.renewal_lock:
         use = user_modules.current_use()
         for name, (tracker, digest_of) in json.loads(announced).items():
             tracked_class: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)

@@ -95,7 +95,7 @@ class ModuleSource:
 
     @functools.cached_property
     def code_digest(self) -> bytes | None:
-        """Digest of all its code."""
+        """The digest of all its code; None if it cannot be compiled."""
         return None if self.code is None else digest_code(self.code)
 
 
@@ -226,7 +226,7 @@ def note_loaded(just_now: bool) -> None:
     """Record the files of newly loaded modules.
 
     Args:
-        just_now: True if they were loaded so recently that their files are unchanged.
+        just_now: True if they were loaded so recently that their files have not changed since.
     """
     for name, module in in_memory().items():
         spec = module.__spec__
@@ -286,7 +286,7 @@ def is_outdated(name: str) -> bool:
 
 
 def has_moved(name: str) -> bool:
-    """Return True if an import of a module in memory would take another file."""
+    """Return True if an import of this module, which is in memory, would take another file."""
     spec = find_spec(name)
     module = sys.modules.get(name)
     return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
@@ -363,7 +363,7 @@ def drop_modules(names: Collection[str]) -> None:
 
 
 def forget_classes() -> None:
-    """Clear the caches of this package that hold classes by name."""
+    """Clear the caches of this package that hold the user's classes by name."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flink_agents":
             for value in list(vars(module).values()):
@@ -415,7 +415,7 @@ class Use:
 
     @property
     def job(self) -> str:
-        """The displayed name of the job."""
+        """The name of the job, to display."""
         return f"{self.job_name!r} ({self.job_id})" if self.job_id else "with an unknown id"
 
 
@@ -443,7 +443,7 @@ def current_use() -> Use:
 
 
 def living_uses() -> list[Use]:
-    """Return all uses that have not ended."""
+    """Return the uses of all operators that have not ended."""
     for use in list(_uses):
         if not use.holders:
             _uses.discard(use)

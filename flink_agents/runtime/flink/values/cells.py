@@ -52,11 +52,11 @@ class JavaValues(Protocol):
     """Makes values of Java in a worker."""
 
     def row(self, cells: tuple[Any, ...]) -> Any:
-        """Return a row."""
+        """Return a row of Java that has these cells."""
         ...
 
     def instant(self, seconds: int, nanoseconds: int) -> Any:
-        """Return a time since the epoch."""
+        """Return an instant, from seconds since the epoch and the nanoseconds after them."""
         ...
 
     def timestamp(self, at: dt.datetime) -> Any:
@@ -68,7 +68,7 @@ class JavaValues(Protocol):
         ...
 
     def time(self, nanoseconds: int) -> Any:
-        """Return a time of day."""
+        """Return a time of day, from nanoseconds since midnight."""
         ...
 
 
@@ -80,8 +80,8 @@ class CarriedCell:
     """A number, string or bool.
 
     Args:
-        expected: Describes the values.
-        carry: Converts a value.
+        expected: A description of the values, for errors.
+        carry: Returns the value, or raises ``NotCarriedError``.
     """
 
     def __init__(self, expected: str, carry: Carry) -> None:
@@ -100,7 +100,7 @@ class CarriedCell:
 
 
 def bytes_cell(value: Any, java: JavaValues) -> bytes:
-    """Return bytes."""
+    """Return bytes, or what has their buffer, as bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise UnfitCellError("bytes", value)
     return bytes(value)
@@ -178,7 +178,7 @@ def instant_cell(value: Any, java: JavaValues) -> Any:
 
 
 def date_cell(value: Any, java: JavaValues) -> Any:
-    """Return a date."""
+    """Return Java's date for a ``date`` that is not a ``datetime``."""
     if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
         raise UnfitCellError("a date", value)
     return java.date(value.toordinal() - _EPOCH.toordinal())
@@ -200,14 +200,14 @@ class ArrayCell:
     """A list.
 
     Args:
-        item: Its items.
+        item: Converts its items.
     """
 
     def __init__(self, item: Cell) -> None:
         self._item = item
 
     def __call__(self, value: Any, java: JavaValues) -> tuple[Any, ...]:
-        """Return the items. A tuple becomes an array of Java."""
+        """Return the converted items. A tuple becomes an array of Java."""
         if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
             raise UnfitCellError("a list", value)
         return tuple(
@@ -220,8 +220,8 @@ class MapCell:
     """A dict.
 
     Args:
-        key: Its keys.
-        value: Its values.
+        key: Converts its keys.
+        value: Converts its values.
     """
 
     def __init__(self, key: Cell, value: Cell) -> None:
@@ -265,8 +265,8 @@ class RowCell:
     """A model, a dataclass, a dict, a row, or a tuple.
 
     Args:
-        fields: Its fields.
-        is_tuple: True if they are the items of a tuple.
+        fields: Converts the value of each field, by its name.
+        is_tuple: True if the fields are the items of a tuple.
     """
 
     def __init__(self, fields: Mapping[str, Cell], is_tuple: bool = False) -> None:

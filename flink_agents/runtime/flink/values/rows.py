@@ -1,17 +1,33 @@
-"""Rows of tables: outputs as rows with the cells of Java, and rows as inputs."""
+"""Rows: outputs as rows of tables with the cells of Java, rows as inputs, and rows as answers of chat models.
+
+Models import :func:`described_row` by the name in ``api.models.output_types``, since only this package
+imports PyFlink.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-from pyflink.common import Row, RowKind
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pyflink.common import Row, RowKind, TypeInformation
+from pyflink.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    RowTypeInfo,
+    Types,
+)
 
 from flink_agents.api.common.places import authors_place
-from flink_agents.api.errors import UnsupportedTableError
+from flink_agents.api.errors import AgentConfigurationError, UnsupportedTableError
+from flink_agents.api.models.output_types import DescribedType
 from flink_agents.api.tables import ChangeKind, TableChange
+from flink_agents.runtime.flink.compat import basic_type_of, inner_types_of, names_of_row
 from flink_agents.runtime.flink.values.cells import (
     MISSING,
     Cell,
@@ -65,17 +81,17 @@ def with_types(table: Any, columns: Mapping[str, ColumnType], *unchanged_columns
 
 
 class Column:
-    """Key selector by column name.
+    """Returns the key of a row: its value in a column.
 
     Args:
-        name: The column.
+        name: Name of the column.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __call__(self, row: Any) -> Any:
-        """Return the row's value in the column; also for an object made from the row."""
+        """Return the value in the column, of a row or of the object that was made from it."""
         if isinstance(row, TableChange):
             row = row.value
         return row[self._name] if isinstance(row, Row | dict) else getattr(row, self._name)
@@ -136,10 +152,10 @@ class ToRow:
 
 
 class ColumnReader(NamedTuple):
-    """Describes a type to read.
+    """Reads the values of a column's type.
 
     Attributes:
-        root: The type's name in Java.
+        root: The type's ``LogicalTypeRoot`` in Java.
         names: The fields of a row.
         inner: The readers of its fields or items.
     """
@@ -197,7 +213,7 @@ def _reader_of(kind: Any) -> ColumnReader:
 
 
 def _cast_of(kind: Any) -> str | None:
-    """Return the type that a column can be cast to; None if it needs no cast."""
+    """Return the type, in SQL, that a column can be cast to; None if it needs no cast."""
     root = kind.getTypeRoot().name()
     text = kind.copy(True).asSummaryString()
     if root == "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
@@ -234,7 +250,7 @@ def _replace_types(kind: Any, replace: Callable[[Any], str | None]) -> str | Non
 
 
 def with_wide_types(table: Any, row_type: Any) -> Any:
-    """Return a table without columns of ``SMALLINT``.
+    """Return a table whose columns of ``SMALLINT`` are cast to wider ones: Pemja crashes on a ``Short``.
 
     Args:
         table: The table.
@@ -316,8 +332,8 @@ class ReadRows:
     Args:
         readers: The columns.
         value: The type of the inputs: any type that Pydantic supports; None for rows with names.
-        changes: The policy for changes: ``latest`` leaves out rows that are gone, and ``all`` makes each
-            input a ``TableChange``.
+        changes: The policy for changes of rows: ``latest`` leaves out rows that are gone, and ``all`` makes
+            each input a ``TableChange``.
     """
 
     def __init__(self, readers: Mapping[str, ColumnReader], value: Any, changes: str) -> None:
@@ -363,3 +379,105 @@ class ReadRows:
                 fix="declare another type for its columns: from_table(..., value=...)",
                 where=authors_place(),
             ) from error
+
+
+def _bounded_integer(bits: int) -> Any:
+    return Annotated[int, Field(ge=-(2 ** (bits - 1)), lt=2 ** (bits - 1))]
+
+
+_BASIC: dict[BasicType, Any] = {
+    BasicType.STRING: str,
+    BasicType.BOOLEAN: bool,
+    BasicType.BYTE: _bounded_integer(8),
+    BasicType.SHORT: _bounded_integer(16),
+    BasicType.INT: _bounded_integer(32),
+    BasicType.LONG: _bounded_integer(64),
+    BasicType.FLOAT: float,
+    BasicType.DOUBLE: float,
+    BasicType.BIG_INT: int,
+    BasicType.BIG_DEC: Decimal,
+}
+
+
+_FLINK_TIMES: tuple[tuple[TypeInformation, type], ...] = (
+    (Types.SQL_DATE(), date),
+    (Types.SQL_TIME(), time),
+    (Types.SQL_TIMESTAMP(), datetime),
+)
+_LISTS = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo)
+
+
+class _RowModel(BaseModel):
+    """A row that a model returns, with its fields in their order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def described_row(kind: Any) -> DescribedType:
+    """Return the Pydantic model of a row type, and the function that makes a row of its instance.
+
+    Args:
+        kind: A ``RowTypeInfo`` with names of fields.
+
+    Raises:
+        AgentConfigurationError: It is not a type of rows with names, or has a field that no model can fill
+            in.
+    """
+    if not isinstance(kind, RowTypeInfo) or not names_of_row(kind):
+        raise _refused_error("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))
+    return DescribedType(_model_of(kind, "Row"), _to_row)
+
+
+def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
+    # By alias: fields of rows may have the names of model methods.
+    fields: dict[str, Any] = {
+        f"field{number}": (_python_type(field_type, name), Field(alias=name))
+        for number, (name, field_type) in enumerate(
+            zip(names_of_row(kind), kind.get_field_types(), strict=True)
+        )
+    }
+    return create_model(title, __base__=_RowModel, **fields)
+
+
+def _python_type(kind: TypeInformation, name: str) -> Any:
+    basic = basic_type_of(kind)
+    if basic is not None and basic in _BASIC:
+        return _BASIC[basic]
+    for flink, python in _FLINK_TIMES:
+        if flink == kind:
+            return python
+    if isinstance(kind, RowTypeInfo) and names_of_row(kind):
+        return _model_of(kind, name)
+    inner = [_python_type(inner_type, name) for inner_type in inner_types_of(kind)]
+    if isinstance(kind, _LISTS):
+        return list[inner[0]]
+    if isinstance(kind, MapTypeInfo) and inner[0] is str:
+        return dict[str, inner[1]]
+    raise _refused_error(
+        f"an answer with a field {name!r}",
+        "strings, numbers, bools, dates and times, rows, and lists and maps of these",
+        repr(kind),
+    )
+
+
+def _to_row(value: Any) -> Any:
+    """Return a value with rows in place of model instances, nested ones included."""
+    if isinstance(value, _RowModel):
+        fields = type(value).model_fields
+        row = Row(*(_to_row(getattr(value, name)) for name in fields))
+        row.set_field_names([field.alias for field in fields.values()])
+        return row
+    if isinstance(value, list):
+        return [_to_row(nested_value) for nested_value in value]
+    if isinstance(value, dict):
+        return {name: _to_row(nested_value) for name, nested_value in value.items()}
+    return value
+
+
+def _refused_error(what: str, expected: str, found: str) -> AgentConfigurationError:
+    return AgentConfigurationError(
+        f"a chat model cannot return {what}",
+        expected=expected,
+        found=found,
+        fix="use such a type, or a pydantic model, as output_type",
+    )

@@ -49,7 +49,7 @@ class WorkerValues:
         return self._row.of(cells)
 
     def instant(self, seconds: int, nanoseconds: int) -> Any:
-        """Return a time since the epoch."""
+        """Return an instant, from seconds since the epoch and the nanoseconds after them."""
         return self._instant.ofEpochSecond(seconds, nanoseconds)
 
     def timestamp(self, at: dt.datetime) -> Any:
@@ -62,19 +62,19 @@ class WorkerValues:
         return self._date.ofEpochDay(days)
 
     def time(self, nanoseconds: int) -> Any:
-        """Return a time of day."""
+        """Return a time of day, from nanoseconds since midnight."""
         return self._time.ofNanoOfDay(nanoseconds)
 
 
 class RowFunction(Protocol):
-    """Converts rows."""
+    """Converts a stream's values to rows, or rows to values."""
 
     def open(self, java: WorkerValues) -> None:
         """Get what makes values of Java, before the first row."""
         ...
 
     def __call__(self, value: Any, /) -> Any:
-        """Convert a row."""
+        """Convert a value to a row, or a row to values."""
         ...
 
 
