@@ -46,12 +46,12 @@ _EXTRAS = {"basic": ("jvm",), "support": ("jvm", "kafka", "openai")}
 
 @dataclass(frozen=True)
 class ProjectNames:
-    """The names in the templates.
+    """The names that replace placeholders in the templates.
 
     Attributes:
-        name: Name of the project and its directory.
-        module: The module of the agent.
-        agent: The class of the agent.
+        name: Name of the project, and of its directory.
+        module: Name of the agent's module.
+        agent: Name of the agent's class.
     """
 
     name: str
@@ -138,7 +138,7 @@ def _write_file(path: Path, text: str) -> Path:
 
 
 def _template_texts(names: ProjectNames, template: str) -> dict[str, str]:
-    """Return the text of each file, by its path in the project."""
+    """Return the content of each file of a project, by its path in the project."""
     values = {
         "name": names.name,
         "module": names.module,

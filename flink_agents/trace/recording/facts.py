@@ -17,12 +17,12 @@ _PLAIN = frozenset((str, int, float, bool, bytes))
 
 
 def facts_of(value: Any, function: str = "") -> dict[str, Any]:
-    """Return facts about a request from the result of a call; empty if the call is not a request.
+    """Return facts about a request from the result of a durable call; empty if it is no request.
 
     Args:
-        value: The result: a recorded response of a chat model or a Pydantic AI agent, or the documents that
-            a vector store found.
-        function: Name of the call.
+        value: The result: a response of a chat model or a Pydantic AI agent as recorded, or documents of a
+            vector store.
+        function: Name of the function of the call.
     """
     if value is None or type(value) in _PLAIN:
         return {}

@@ -27,7 +27,12 @@ _STOPS = {"latest": "latest-offset", "committed": "group-offsets"}
 
 
 def start_options(start: Start, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the start position.
+    """Return the connector's options for the start position of a source.
+
+    Args:
+        start: The position.
+        topics: Names of the topics; empty for a pattern.
+        group: The consumer group; None without one.
 
     Raises:
         KafkaStreamError: The position is invalid.
@@ -38,7 +43,12 @@ def start_options(start: Start, topics: Sequence[str], group: str | None) -> dic
 
 
 def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the end position; none for an unbounded source.
+    """Return the connector's options for the end position of a source; empty for an unbounded one.
+
+    Args:
+        stop: The position; None for never.
+        topics: Names of the topics; empty for a pattern.
+        group: The consumer group; None without one.
 
     Raises:
         KafkaStreamError: The position is invalid.
@@ -99,10 +109,10 @@ def _is_offset(value: Any) -> bool:
 
 
 def discovery_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the connector's option for how often it looks for partitions and topics.
+    """Return the connector's option for how often it looks for new partitions; empty for its default.
 
     Raises:
-        KafkaStreamError: The property is not a number.
+        KafkaStreamError: The property ``partition.discovery.interval.ms`` is not a number.
     """
     text = properties.get(DISCOVERY)
     if text is None:
@@ -134,13 +144,15 @@ def check_positions(
     client: Mapping[str, Any],
     properties: Mapping[str, str],
 ) -> None:
-    """Check that each partition has an offset where the source begins and ends.
+    """Ask the brokers if each partition has the offsets at which a source begins and ends.
 
-    Flink would begin others at the group's offset or at their first record, and read none of those that
-    should end; it would begin at the first record where an offset is beyond the last one.
+    Flink would begin other partitions at the group's offset or at their first record, and read none of those
+    that
+    should end. If an offset is beyond the last one, it would begin at the first record. If the brokers do not
+    answer, nothing is checked.
 
     Raises:
-        KafkaStreamError: A partition has none, or there is no such partition or offset.
+        KafkaStreamError: A partition has no offset, or there is no such partition or offset.
     """
     if any(name.startswith(("sasl.", "ssl.", "security.")) for name in properties):
         # Only the Java client has the login.
@@ -188,7 +200,11 @@ def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[st
 def _read_offsets(
     topics: Topics, group: str | None, client: Mapping[str, Any]
 ) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Return the ends of the partitions, and the committed offsets of a group, by topic and partition."""
+    """Ask the brokers for the end offset and the committed offset of each partition.
+
+    Both are by ``topic/partition``. The committed ones are empty without a group, and None for a partition
+    without one.
+    """
     from kafka.structs import TopicPartition
 
     options: dict[str, Any] = {"bootstrap_timeout_ms": QUESTION_MS, "enable_auto_commit": False, **client}
