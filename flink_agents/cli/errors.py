@@ -62,7 +62,7 @@ def reports_lost_output() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Let the interpreter end quietly: it writes the rest of its buffers again."""
+    """Redirect unwritable streams to the null device: at its end, the interpreter flushes them again."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -62,7 +62,7 @@ def read_entries() -> dict[str, ErrorEntry]:
 
 
 def render_index() -> str:
-    """Return the headings and entries of the index at the end of ``docs/errors.md``."""
+    """Return the index at the end of ``docs/errors.md`` as Markdown: a heading and a line for each error."""
     lines: list[str] = []
     entries_by_code = read_entries()
     for line in entries_text().splitlines():

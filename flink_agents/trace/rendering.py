@@ -125,7 +125,7 @@ def times_row(spent: Spent) -> dict[str, str]:
 
 
 def describe_activity(run: RunTrace) -> str:
-    """Return what an unfinished run waits for or does, and since when; empty if unknown or finished."""
+    """Return the wait or the activity of an unfinished run, and its start; empty for other runs."""
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
@@ -141,7 +141,7 @@ def describe_activity(run: RunTrace) -> str:
 
 
 def waits_for(attributes: Mapping[str, Any]) -> str:
-    """Return what a run waits for, from the attributes of its record; empty if it does not wait."""
+    """Return the reason of a wait, from the attributes of a record; empty if the run does not wait."""
     return shorten_name(str(attributes.get("for") or ""))
 
 
@@ -288,7 +288,7 @@ def explain_key(runs: Iterable[RunTrace], key: str) -> list[str]:
 
 
 def _dead_letter_lines(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[str]:
-    """Return how many runs became dead letters, with the last one, unless ``explained`` is that run."""
+    """Count the runs that became dead letters, and describe the last one unless it is ``explained``."""
     dead = [run for run in runs if run.status == "dead-lettered"]
     if not dead:
         return []

@@ -98,7 +98,7 @@ class LenientCodec(ValueCodec):
 
 
 def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
-    """Return what the header of a run says, for JSON: start, plan, digest of the input, and event.
+    """Describe the header of a run for JSON: start, plan, digest of the input, and event.
 
     Args:
         header: The header's record; None if the journal lacks it: then all values are None.
@@ -117,7 +117,7 @@ def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]
 
 
 def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
-    """Return what a record other than a header says, for JSON; its fields depend on its kind.
+    """Describe a record other than a header for JSON, with fields that depend on its kind.
 
     A record that cannot be read has the reason in ``unreadable``.
 

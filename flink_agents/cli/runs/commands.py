@@ -194,7 +194,7 @@ def _start_of_window(text: str | None) -> float:
 def _print_stopped(
     listed_runs: list[RunTrace], jobs: Mapping[str, LocalJobState], printed_lines: list[str]
 ) -> list[str]:
-    """Print which jobs of unfinished runs do not run, unless that was printed, and return it."""
+    """Print which jobs of unfinished runs do not run, if that differs from ``printed_lines``; return it."""
     lines = [line for job in stopped_jobs(listed_runs, jobs) for line in job.describe_stop()]
     if lines and lines != printed_lines:
         for line in lines:

@@ -64,7 +64,7 @@ class AgentMetrics:
         return max(0.0, grown) / (self.time - previous_metrics.time)
 
     def total_per_second(self, ending: str, previous_metrics: AgentMetrics | None) -> float | None:
-        """Return the same for all counters whose names end so, such as those of several chat models."""
+        """Return the growth per second of all counters whose names end with ``ending``, as of all models."""
         rates = [self.per_second(name, previous_metrics) for name in self.sums if name.endswith(ending)]
         known_rates = [rate for rate in rates if rate is not None]
         return sum(known_rates) if known_rates else None

@@ -97,7 +97,7 @@ def check_run_id(run: str) -> None:
 
 
 def report_answers(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
-    """Print the answers of a job, and exit with an error unless one has a good outcome.
+    """Print the best answer of a job, and exit with an error unless its outcome is good.
 
     Args:
         answers: The last answer of each agent.
@@ -105,7 +105,7 @@ def report_answers(answers: list[dict[str, Any]], seconds: float, good: Sequence
         good: The good outcomes, the best one first.
 
     Raises:
-        typer.Exit: No answer came, or none has a good outcome.
+        typer.Exit: No answer came, the job is still working on the request, or it rejected the request.
     """
     from flink_agents.trace.rendering import escape_controls
 

@@ -178,7 +178,7 @@ def _explain_ending(
 
 
 def _count_letters(topic: str | None, client: str | None, key: str) -> Said:
-    """Return how many dead letters of the key are in a topic and were not sent back, with the last one."""
+    """Count the dead letters of the key in a topic that were not sent back, and describe the last one."""
     if topic is None:
         return False, []
     from flink_agents.cli.kafka import next_steps

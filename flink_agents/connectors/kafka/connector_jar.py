@@ -117,7 +117,7 @@ def _check_jar(file: Path) -> Path:
 
 
 def _missing_from(file: Path) -> str:
-    """Return why a file is not the connector; empty if it is."""
+    """Return the reason why a file is not the connector; empty if it is."""
     if not zipfile.is_zipfile(file):
         return "not a jar file, or an incomplete one"
     with zipfile.ZipFile(file) as archive:

@@ -26,7 +26,7 @@ RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} 
 
 @dataclass(frozen=True)
 class BrokerConnection:
-    """How a source or sink connects to its brokers.
+    """The connection settings of a source or sink.
 
     Attributes:
         client: Options of kafka-python.

@@ -43,7 +43,7 @@ _ODD_TEXTS += [
 
 
 async def _one_record_each(stores: Stores, journals: Sequence[JournalKey]) -> None:
-    """Check that each journal has its own record, in the store that wrote it and in the next one."""
+    """Check that each of several journals keeps its own record, also in a store that is opened later."""
     store = await stores.open()
     for number, journal in enumerate(journals):
         await store.append(journal, [record(index=number)])

@@ -49,7 +49,7 @@ def wait_of(wait: Any) -> dict[str, Any]:
 
 
 def decision_attributes(outcome: ApprovalOutcome) -> dict[str, Any]:
-    """Return who decided on an approval, the reason, and the names of changed arguments."""
+    """Return the person who decided on an approval, the reason, and the names of changed arguments."""
     attributes = {"action": outcome.request.action}
     texts = {"by": outcome.by, "reason": outcome.reason}
     attributes |= {name: bound_text(redaction.hide(text), MOST_ERROR) for name, text in texts.items() if text}

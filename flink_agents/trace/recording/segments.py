@@ -208,7 +208,7 @@ class Segment:
         return self.replayed > 0 and not (self.executed or self.partial)
 
     def ended_executions(self, action: str) -> int:
-        """Return how many executions of an action ended without a record so far."""
+        """Count the executions of an action that have ended and have no record yet."""
         return sum([step[0] is None and step[1] == action for step in self.steps]) if self.steps else 0
 
     @cached_property

@@ -52,7 +52,7 @@ class Remembered:
         self._tombstone_counts: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
-        """Return True if a partition has so many removals that a search for superfluous ones is worthwhile.
+        """Return True if a partition has enough removals for a search for superfluous ones.
 
         Args:
             partition: Number of the partition.

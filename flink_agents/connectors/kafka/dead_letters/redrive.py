@@ -272,7 +272,7 @@ _VERSION = "1:"
 
 
 class ReadMarks:
-    """Which messages of a partition were handled, in a form that fits into a committed offset.
+    """The handled messages of a partition, in a form that fits into a committed offset.
 
     Args:
         begin: Offset of the first message that was not handled, as far as is known.

@@ -37,7 +37,7 @@ class UnsendableLetter:
 
 
 def rejection_reason(letter: Letter, topic: str) -> str | None:
-    """Return why a letter cannot be sent to any brokers; None if it can.
+    """Return the reason why no brokers can take a letter; None if they can.
 
     Args:
         letter: The letter.

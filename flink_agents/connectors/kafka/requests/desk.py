@@ -54,7 +54,7 @@ _LOADED_CLASSES = KeyReader()
 
 @dataclass(frozen=True)
 class EndedRequest:
-    """How a request for approval ended.
+    """The end of a request for approval.
 
     Attributes:
         decision: ``approved``, ``denied``, ``expired`` or ``ended``; empty if the record does not say.

@@ -84,7 +84,7 @@ def entered_key(text: str) -> Any:
 
 
 def text_to_enter(canonical: str) -> str:
-    """Return what to type for the key with a canonical text; empty if no key has that text."""
+    """Return the text to type for the key with a canonical text; empty if no key has that text."""
     try:
         return json.dumps(key_as_json(_decode_text(canonical)))
     except KeyEncodingError:

@@ -34,7 +34,7 @@ LOOK_SECONDS = 5.0
 
 
 class OwnerStatus(NamedTuple):
-    """What the claims say of an owner.
+    """The state of an owner, by the claims.
 
     Attributes:
         void: Offsets, by partition, from which its records do not count; empty if all count or that is
