@@ -319,7 +319,7 @@ class ReadRecords(ProcessFunction):
         except KafkaValueError as error:
             if self._on_error == "fail":
                 raise error.at(f"{topic}, partition {partition}, offset {offset}") from error
-            _log.warning("a record of Kafka cannot be output: %s/%s/%s: %s", topic, partition, offset, error)
+            _log.warning("a record of Kafka cannot be read: %s/%s/%s: %s", topic, partition, offset, error)
             if self._on_error == "dead-letter":
                 record_headers = KafkaHeaders(unpack_headers(headers))
                 record = KafkaRecord(value_bytes, key, record_headers, timestamp, topic, partition, offset)
