@@ -95,8 +95,7 @@ def close_producer(producer: Any, seconds: float) -> None:
     """Close a producer of kafka-python, and end its thread; waits for records in flight.
 
     ``KafkaProducer.close`` raises before it stops its thread if records are unsent after its timeout. The
-    thread
-    would then run as long as the process.
+    thread would then run as long as the process.
 
     Args:
         producer: The producer.
@@ -127,8 +126,7 @@ def headers_to_send(pairs: Iterable[tuple[str, bytes | None]]) -> list[tuple[str
     """Return headers in a form that ``KafkaProducer.send`` accepts, also those without a value.
 
     ``send`` rejects such headers, although the format of Kafka and the library's encoder have them. Only the
-    code
-    that adds up the length of headers has not.
+    code that adds up the length of headers has not.
     """
     from kafka.producer import producer_batch
 

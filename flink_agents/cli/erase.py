@@ -132,8 +132,7 @@ def _in_journal(
     """Remove the journal records of ended runs, and yield a line for each journal.
 
     A run has ended if the job's own answer says so and a later checkpoint is complete. The records of all
-    others
-    are needed: a run that is replayed would repeat its durable steps.
+    others are needed: a run that is replayed would repeat its durable steps.
 
     Args:
         text: Canonical text of the key.
@@ -174,8 +173,7 @@ def _is_covered(
     """Wait until each job of the answering agents has a checkpoint that began after the answer.
 
     A job that is restored from an earlier one reads the records of runs that ended since then. Returns False
-    after
-    ``seconds``, or without a cluster.
+    after ``seconds``, or without a cluster.
     """
     if rest_client is None:
         return False

@@ -22,8 +22,7 @@ def fetch_jar(coordinates: str) -> Path:
     """Return the local jar file of an artifact; download it if it is missing.
 
     Waits while another process downloads the same artifact: jgo writes into the final file, which others
-    would
-    consider complete.
+    would consider complete.
 
     Args:
         coordinates: ``group:artifact:version``.

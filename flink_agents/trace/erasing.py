@@ -19,7 +19,7 @@ class Erased(NamedTuple):
     Attributes:
         records: Number of removed records.
         files: Number of files that contained them.
-        held: Files that a job may still write to, so that new records can appear.
+        held: Number of these files that a job may still write to, so that new records can appear.
     """
 
     records: int
@@ -28,13 +28,13 @@ class Erased(NamedTuple):
 
 
 def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Erased:
-    """Rewrite the files of a trace without the records of a key. Each file is replaced atomically.
+    """Remove the records of a key from the files of a trace. Each file is replaced atomically.
 
     Args:
         place: A file, or a directory.
-        keys: The canonical texts of the key.
-        recent: Files that were changed after this time may be open, so their records are overwritten with
-            blanks.
+        keys: The canonical texts that the key may have.
+        recent: Seconds since the epoch. Files changed later may be open, so their records are overwritten
+            with line breaks. 0: no file is open.
 
     Raises:
         TraceNotFoundError: There is no such file or directory, or a file cannot be read or written.
@@ -65,24 +65,24 @@ def _erase_records(file: Path, keys: Collection[str], recent: float) -> tuple[in
     if is_open or status.st_nlink > 1:
         # Its writer appends where it is, and its other names stay: what is removed is blanked, nothing moves.
         with file.open("r+b") as opened:
-            at = 0
-            for line, wanted in zip(lines, of_key, strict=True):
-                if wanted:
-                    opened.seek(at)
+            position = 0
+            for line, is_of_key in zip(lines, of_key, strict=True):
+                if is_of_key:
+                    opened.seek(position)
                     opened.write(b"\n" * len(line))
-                at += len(line) + 1
+                position += len(line) + 1
         return removed, is_open
-    beside = file.with_name(f"{file.name}.erasing")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    new_file = file.with_name(f"{file.name}.erasing")
+    descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
-        opened.write(b"\n".join(line for line, wanted in zip(lines, of_key, strict=True) if not wanted))
+        opened.write(b"\n".join(line for line, is_of_key in zip(lines, of_key, strict=True) if not is_of_key))
         opened.flush()
         os.fsync(opened.fileno())
-    shutil.copymode(file, beside)
+    shutil.copymode(file, new_file)
     with suppress(PermissionError):
         # Who may read it stays the same, if the superuser removes the key.
-        os.chown(beside, status.st_uid, status.st_gid)
-    os.replace(beside, file)
+        os.chown(new_file, status.st_uid, status.st_gid)
+    os.replace(new_file, file)
     return removed, False
 
 

@@ -60,8 +60,7 @@ class KeyRequests:
             request: The request.
             seconds: Timeout in seconds.
             ends: Outcomes that end the request, the best one first; an agent with that one ends the wait at
-                once. None:
-                any outcome ends it.
+                once. None: any outcome ends it.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.

@@ -202,8 +202,7 @@ class Outside:
 
         Raises:
             RejectedAnswerError: The request is not pending, was answered before, or lacks an argument of the
-                answer.
-                Or no topic of signals or requests is set.
+                answer. Or no topic of signals or requests is set.
             KafkaStreamError: The brokers cannot be reached.
         """
         if self._settings.signals is None:

@@ -142,8 +142,7 @@ class Refreshes:
     """Readings at which Flink had fetched new metrics.
 
     A request makes Flink fetch metrics in the background, and gets the earlier values. So the age of the
-    first
-    reading is unknown, and readings in between repeat the last one: rates are computed from neither.
+    first reading is unknown, and readings in between repeat the last one: rates are computed from neither.
     """
 
     def __init__(self) -> None:

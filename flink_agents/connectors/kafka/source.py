@@ -217,8 +217,7 @@ def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str
     """Return the properties of the consumer for a group; None: no offsets are committed.
 
     A group without committed offsets starts at the earliest ones. Records of a transaction are read once it
-    is
-    committed: Flink's default would read aborted ones as well.
+    is committed: Flink's default would read aborted ones as well.
     """
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     if group is not None:

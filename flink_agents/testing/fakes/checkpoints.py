@@ -77,7 +77,7 @@ class FakeFlink(CheckpointPoller):
         self._aborted.add(number)
 
     def check_checkpoint(self, number: int) -> None:
-        """Check that a checkpoint was not aborted.
+        """Check that a checkpoint can be restored.
 
         Raises:
             AgentConfigurationError: It was aborted.

@@ -101,8 +101,7 @@ class OutsideWork:
         """Return True if something that no run waits for may still give the loop work.
 
         That is what other tasks of the loop wait for, or a busy thread. The watchdog counts as well: it ends
-        code that
-        swallows the suspension of its run.
+        code that swallows the suspension of its run.
         """
         states = [runs.state for runs in list(self._agent._tasks.values())]  # pyright: ignore[reportPrivateUsage]
         steps = [state.action_run for state in states if state is not None]

@@ -273,10 +273,10 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
             if self._looks < QUIET_LOOKS:
                 self._looks += 1
                 return SLICE_SECONDS, False
-        moved = self.clock.move_on()
-        if moved:
+        has_moved = self.clock.move_on()
+        if has_moved:
             return 0.0, False
-        if moved is False:
+        if has_moved is False:
             return SLICE_SECONDS if remaining_seconds is None else min(remaining_seconds, SLICE_SECONDS), True
         return self._pause, False
 

@@ -26,8 +26,7 @@ def reorder_inputs(inputs: Sequence[T], reorder: Reorder | None, record_of: Call
     Args:
         inputs: The inputs in their original order.
         reorder: None for that order. A seed for any order, as if each input had its own source. Or a function
-            that
-            returns the inputs in another order.
+            that returns the inputs in another order.
         record_of: Returns what that function gets for an input.
 
     Raises:

@@ -80,13 +80,13 @@ class Stores:
 
 
 class SuiteBase:
-    """The fixtures of a suite.
+    """The fixtures and limits of a suite.
 
     Attributes:
-        deadline_seconds: Timeout of a case, in seconds.
-        removals: Number of journals of which the fixture's stores remember that all records were pruned; None
-            if that is all of them, or more than a case should create. If your store has an option for this,
-            set a small number here, such as 20.
+        deadline_seconds: Timeout of a case in seconds.
+        removals: Number of fully pruned journals that the fixture's stores remember. None: all of them, or
+            more than a case should create. If your store has an option for it, set a small number here, such
+            as 20.
     """
 
     deadline_seconds = 180.0

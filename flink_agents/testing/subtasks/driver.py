@@ -99,8 +99,7 @@ class Driver:
         outputs: All values of the main output, in order.
         timestamps: The timestamp of each of them, or None. Empty unless the agent holds event time.
         lows: The output watermark of the subtask before each of them; an output is late if its timestamp is
-            not
-            above it. Empty unless the agent holds event time.
+            not above it. Empty unless the agent holds event time.
     """
 
     outputs: list[Any]

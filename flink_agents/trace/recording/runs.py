@@ -502,8 +502,7 @@ class RunRecorder(RunObserver):
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
 
         What follows a new suspension is new as well, although a resumed run replays its calls. An action
-        whose end was
-        not in the journal ends for the first time, and so does its run.
+        whose end was not in the journal ends for the first time, and so does its run.
         """
         is_repeated = outcome != "failed" and segment.replayed > 0 and not segment.executed
         if outcome != "suspended":

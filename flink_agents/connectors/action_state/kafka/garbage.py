@@ -204,10 +204,8 @@ class Garbage:
         """Return removals to write again, so that the batches that contain them now can be removed.
 
         These are removals in batches that are mostly unnecessary, and marked ones (:meth:`adopt_removals`).
-        Only
-        removals of the owner's group, and those that it wrote, are returned: other journals may have been
-        deleted
-        without its knowledge.
+        Only removals of the owner's group, and those that it wrote, are returned: other journals may have
+        been deleted without its knowledge.
 
         Args:
             limit: Maximum number of removals. Marked ones beyond it are returned by a later call.
@@ -250,8 +248,7 @@ class Garbage:
 
         Args:
             read: Offset up to which each partition was read, of those read from their first offset on. A
-                removal is
-                needed as long as any batch has records of its journal.
+                removal is needed as long as any batch has records of its journal.
         """
         if self._remembered is None or self._keeps_all_removals:
             return []

@@ -301,8 +301,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         """Return the error for appends after another owner took over, and the offsets from which it applies.
 
         The error is None if no other owner took over. Without a valid lease, this reads the claims, and waits
-        until
-        a later owner has written its fence.
+        until a later owner has written its fence.
         """
         assert self._owner is not None
         # Everything was acknowledged before the clock is read here.

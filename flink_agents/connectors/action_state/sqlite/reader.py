@@ -69,8 +69,7 @@ def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) 
     """Return the hashes of all journal keys, so that a lookup of an unknown journal needs no query.
 
     Returns None if there are more than ``limit``. A hash takes a fifth of the memory of a key. If two keys
-    have
-    the same hash, only an unnecessary query follows.
+    have the same hash, only an unnecessary query follows.
     """
     rows = connection.execute("SELECT journal_id, key FROM journals LIMIT ?", (limit + 1,))
     hashes = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)

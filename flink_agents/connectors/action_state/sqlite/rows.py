@@ -33,15 +33,16 @@ _COLUMNS = 6
 
 @lru_cache(maxsize=MANY)
 def _insert_statement(records: int) -> str:
-    """Return the SQL that inserts this many records."""
+    """Return the SQL that inserts this number of records in one statement."""
     return f"INSERT INTO records VALUES {', '.join(['(NULL, ?, ?, ?, ?, ?, ?)'] * records)}"
 
 
 @lru_cache(maxsize=MANY)
 def _lookup_statement(journals: int) -> str:
-    """Return the SQL that looks up this many journals, given their job ids and keys.
+    """Return the SQL that looks up this number of journals by job id and key.
 
-    The result is a single text: number, row id and last pruned run of each stored journal.
+    Its result is a single text: for each stored journal its number in the statement, its row id, and its last
+    pruned run.
     """
     rows = ", ".join(f"({number}, ?, ?)" for number in range(journals))
     return (
@@ -59,8 +60,7 @@ class Rows:
     """Reads and writes the rows of transactions on one connection.
 
     It caches the row ids of journals. The cache is valid until another connection changes the file, or until
-    this
-    one rolls back: then call :meth:`forget_lookups`.
+    this one rolls back: then call :meth:`forget_lookups`.
 
     Args:
         connection: The connection, with an open transaction during each call.

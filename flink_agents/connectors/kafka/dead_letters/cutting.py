@@ -34,8 +34,7 @@ def fit_letter(key: bytes | None, value: bytes | None, headers: KafkaHeaders, li
     """Return key, value and headers of a letter, cut to the size that its topic allows.
 
     A letter that fits is unchanged. Otherwise it loses, in this order: the ends of its error texts, the end
-    of
-    its value, the headers of the record, and the key.
+    of its value, the headers of the record, and the key.
     """
     if batch_size(key, value, headers.pairs) <= limit.certain_size:
         return key, value, headers

@@ -54,7 +54,7 @@ class TopicReader:
     place: str | None
 
     def reads(self, writer: TopicWriter) -> bool:
-        """Return True if the source reads the records of a sink, and that is not meant by the author."""
+        """Return True if the source reads the records of a sink in a way that the author cannot mean."""
         if not self.servers & writer.servers or not reads_topic(self.topics, writer.topic):
             return False
         return writer.carried is not Carried.OUTPUTS or (

@@ -147,9 +147,8 @@ def check_positions(
     """Ask the brokers if each partition has the offsets at which a source begins and ends.
 
     Flink would begin other partitions at the group's offset or at their first record, and read none of those
-    that
-    should end. If an offset is beyond the last one, it would begin at the first record. If the brokers do not
-    answer, nothing is checked.
+    that should end. If an offset is beyond the last one, it would begin at the first record. If the brokers
+    do not answer, nothing is checked.
 
     Raises:
         KafkaStreamError: A partition has no offset, or there is no such partition or offset.

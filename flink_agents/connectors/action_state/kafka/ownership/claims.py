@@ -313,8 +313,7 @@ class Claims:
         """Return the claims of a group that can be removed, in the order of the topic.
 
         These are withdrawn claims, and claims of owners that can no longer append and own no records. A claim
-        stays
-        as long as a claim that its fence decided.
+        stays as long as another one whose records its fence has decided about.
 
         Args:
             group: Id of the group.
@@ -434,8 +433,7 @@ class ClaimsWriter:
 
         Args:
             owner: The owner that removes them. It must have checked that it still may append, after ``done``
-                was
-                determined.
+                was determined.
             claims: The claims from which ``done`` was determined.
             done: The claims to remove, in the order of the topic.
         """

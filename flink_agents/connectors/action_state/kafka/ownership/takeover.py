@@ -133,8 +133,7 @@ class TakeOver:
         """Return the longest lease, in seconds, of the owners whose records ``owner`` has to decide about.
 
         This includes owners that another one outranked without writing its fence: they may still append. An
-        owner
-        without a fence has no lease: it starts one only after its fence.
+        owner without a fence has no lease: it starts one only after its fence.
         """
         longest = 0.0
         for claim in self._claims.of_group(owner.group):
