@@ -342,23 +342,18 @@ def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
+def _job_rows(status: ClusterStatus) -> list[dict[str, Any]]:
+    """Return the jobs of a cluster for JSON; none if the cluster does not run or does not answer."""
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.clusters.jobs import (
-        dead_letters,
-        jobs_of,
-        last_failure,
-        letter_lines,
-        shown_state,
-    )
+    from flink_agents.runtime.flink.clusters.jobs import dead_letters, jobs_of, last_failure, shown_state
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest_client = ClusterRest(status.address or "")
     try:
         jobs = jobs_of(rest_client) if status.running else []
     except ClusterError:
-        jobs = []
-    job_rows = [
+        return []
+    return [
         {
             "id": job.id,
             "name": job.name,
@@ -368,6 +363,12 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         }
         for job in jobs
     ]
+
+
+def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
+    from flink_agents.runtime.flink.clusters.jobs import letter_lines
+
+    job_rows = _job_rows(status)
     if as_json:
         return _print_json(status, job_rows)
     typer.echo(f"{head} at {status.address}" if status.running else head)

@@ -72,17 +72,17 @@ def erase(
     state_answers = (
         []
         if signals is None
-        else _in_state(key, raw, requests_to(signals, client, rest_client, answers), timeout)
+        else _erase_from_state(key, raw, requests_to(signals, client, rest_client, answers), timeout)
     )
-    covered = partial(_is_covered, rest_client, state_answers, timeout)
+    covered = partial(_await_checkpoints, rest_client, state_answers, timeout)
     # Each line is printed before the next place is asked, which may be away.
     for line in chain(
-        _in_journal(key if raw else key_text(key), store, journal, state_answers, covered)
+        _erase_from_journal(key if raw else key_text(key), store, journal, state_answers, covered)
         if store or journal
         else (),
-        _in_files(key, raw, path) if path is not None else (),
-        _in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
-        _in_checkpoints(rest_client) if rest_client is not None else (),
+        _erase_from_files(key, raw, path) if path is not None else (),
+        _describe_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
+        _describe_checkpoints(rest_client) if rest_client is not None else (),
     ):
         typer.echo(plain_text(line))
     typer.echo(
@@ -90,7 +90,7 @@ def erase(
     )
 
 
-def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
+def _erase_from_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
     """Ask the job to erase the key from its state, print what it answers, and return the answers.
 
     Raises:
@@ -122,7 +122,7 @@ def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> lis
     return answers
 
 
-def _in_journal(
+def _erase_from_journal(
     text: str,
     store: str | None,
     journal: str | None,
@@ -167,7 +167,7 @@ def _in_journal(
             yield f"journal of {job}: keeps {len(runs)} runs: {kept_reason or 'they came later'}"
 
 
-def _is_covered(
+def _await_checkpoints(
     rest_client: ClusterRest | None, answers: Sequence[Mapping[str, Any]], seconds: float
 ) -> bool:
     """Wait until each job of the answering agents has a checkpoint that began after the answer.
@@ -195,7 +195,7 @@ def _is_covered(
         time.sleep(POLL_SECONDS)
 
 
-def _in_files(key: str, raw: bool, path: Path) -> Iterator[str]:
+def _erase_from_files(key: str, raw: bool, path: Path) -> Iterator[str]:
     from flink_agents.trace.erasing import erase_files
 
     # A key that JSON does not have is named by its canonical text, as `runs` shows it.
@@ -204,7 +204,7 @@ def _in_files(key: str, raw: bool, path: Path) -> Iterator[str]:
     yield f"trace files: removed {erased.records} records from {erased.files} files"
 
 
-def _in_topics(topics: list[str], client: str | None) -> Iterator[str]:
+def _describe_topics(topics: list[str], client: str | None) -> Iterator[str]:
     if not topics:
         return
     from flink_agents.cli.kafka.topics import client_options
@@ -229,7 +229,7 @@ def _topic_retention(config: Any) -> str:
     return f"records of the key stay for {days} after they were written (retention.ms)"
 
 
-def _in_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
+def _describe_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
     for job in _running_jobs(rest_client):
         latest = _latest_checkpoints(rest_client, job)
         completed = latest.get("completed") or {}

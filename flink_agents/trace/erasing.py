@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -55,27 +55,38 @@ def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Eras
 
 
 def _erase_records(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]:
+    """Remove the records of a key from a file; return their number, and True if the file may be open."""
     status = file.stat()
     lines = file.read_bytes().split(b"\n")
     of_key = [_is_record_of(line, keys) for line in lines]
     removed = sum(of_key)
     is_open = status.st_mtime >= recent > 0
-    if not removed:
-        return 0, is_open
-    if is_open or status.st_nlink > 1:
+    if removed and (is_open or status.st_nlink > 1):
         # Its writer appends where it is, and its other names stay: what is removed is blanked, nothing moves.
-        with file.open("r+b") as opened:
-            position = 0
-            for line, is_of_key in zip(lines, of_key, strict=True):
-                if is_of_key:
-                    opened.seek(position)
-                    opened.write(b"\n" * len(line))
-                position += len(line) + 1
+        _blank_lines(file, lines, of_key)
         return removed, is_open
+    if removed:
+        remaining_lines = [line for line, is_of_key in zip(lines, of_key, strict=True) if not is_of_key]
+        _replace_file(file, b"\n".join(remaining_lines), status)
+        return removed, False
+    return 0, is_open
+
+
+def _blank_lines(file: Path, lines: Sequence[bytes], are_blank: Sequence[bool]) -> None:
+    with file.open("r+b") as opened:
+        position = 0
+        for line, is_blank in zip(lines, are_blank, strict=True):
+            if is_blank:
+                opened.seek(position)
+                opened.write(b"\n" * len(line))
+            position += len(line) + 1
+
+
+def _replace_file(file: Path, content: bytes, status: os.stat_result) -> None:
     new_file = file.with_name(f"{file.name}.erasing")
     descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
-        opened.write(b"\n".join(line for line, is_of_key in zip(lines, of_key, strict=True) if not is_of_key))
+        opened.write(content)
         opened.flush()
         os.fsync(opened.fileno())
     shutil.copymode(file, new_file)
@@ -83,10 +94,10 @@ def _erase_records(file: Path, keys: Collection[str], recent: float) -> tuple[in
         # Who may read it stays the same, if the superuser removes the key.
         os.chown(new_file, status.st_uid, status.st_gid)
     os.replace(new_file, file)
-    return removed, False
 
 
 def _is_record_of(line: bytes, keys: Collection[str]) -> bool:
+    """Return True if a line is a record of one of the keys; of an incomplete line, if it may be one."""
     if not line:
         return False
     try:

@@ -60,6 +60,7 @@ def unfold_records(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
 
 
 def _unfold_steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
+    """Yield a record for each step in the line of a run. Invalid steps are skipped."""
     actions = Counter[str]()
     nth = 0
     at = start_time = run.time - (run.seconds or 0.0)

@@ -124,6 +124,7 @@ class TraceRecord:
             return self.to_json().encode()
 
     def _encode(self) -> bytes:
+        """Encode the record as JSON in UTF-8; NaN and infinities become constants or strings."""
         if not (isfinite(self.time) and isfinite(self.seconds or 0.0)):
             return to_json(as_dict(self), inf_nan_mode="constants", fallback=str)
         # Written by hand, in the order of the fields: a dict takes twice as long.

@@ -179,6 +179,7 @@ def tree_lines(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str
 
 def _branch_lines(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
     # Not recursive, and each span once: a trace may come from anywhere.
+    """Yield the lines of a tree, depth first; ``children`` loses the records that were shown."""
     stack = [(tops, 0, "")]
     while stack:
         records, position, indent = stack.pop()
@@ -202,6 +203,7 @@ def line_of(record: TraceRecord) -> str:
 
 
 def _detail_lines(record: TraceRecord) -> Iterator[str]:
+    """Yield what the attributes of a record say: error, decision, model, memory, waits, content."""
     attributes = record.attributes
     error = error_of(attributes)
     if error:

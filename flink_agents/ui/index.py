@@ -184,6 +184,12 @@ class TraceIndex:
                 self.invalid += 1
 
     def _add_records(self, parsed_lines: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
+        """Store records, and update the rows of their runs and the counts.
+
+        A record whose id is stored already is kept as a repeat, and does not count. The rows of such runs are
+        created
+        anew from all records.
+        """
         names = [_record_number(record.id) for record, _ in parsed_lines]
         stored_names = self._stored_names(names)
         stored_names |= self._stored_names(

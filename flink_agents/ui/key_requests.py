@@ -85,6 +85,10 @@ class KeyRequests:
 def _wait_for_answers(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
+    """Read answers until one has the best outcome, all have ended, or the time is over.
+
+    After the first end, other agents have :data:`GRACE_SECONDS` to answer.
+    """
     deadline = time.monotonic() + seconds
     complete_since = 0.0
     while True:

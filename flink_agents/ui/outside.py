@@ -206,9 +206,9 @@ class Outside:
             KafkaStreamError: The brokers cannot be reached.
         """
         if self._settings.signals is None:
-            raise _not_set_up("answers", "--signals TOPIC")
+            raise _unset_option_error("answers", "--signals TOPIC")
         if self._pending is None:
-            raise _not_set_up("answers", "--requests TOPIC")
+            raise _unset_option_error("answers", "--requests TOPIC")
         with self._answering:
             request = request_with(response.id, self._pending.read())
             if request is None:
@@ -239,7 +239,7 @@ class Outside:
             KafkaValueError: Its value cannot be written as JSON, or ``wait`` is not the id of a wait.
         """
         if self._settings.signals is None:
-            raise _not_set_up("signals", "--signals TOPIC")
+            raise _unset_option_error("signals", "--signals TOPIC")
         self._desk.send([signal])
 
     def answer_about(self, key: str) -> KeyAnswer | None:
@@ -260,7 +260,7 @@ class Outside:
         """
         settings = self._settings
         if settings.signals is None or not settings.can_ask:
-            raise _not_set_up("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
+            raise _unset_option_error("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
         cluster = None if settings.cluster is None else ClusterRest(settings.cluster)
         requests = KeyRequests(settings.signals, settings.client, cluster, settings.answers)
         answers = requests.ask_agents(for_key_text(inspect_request(None), key), seconds)
@@ -394,7 +394,7 @@ def _rejected_error(message: str, found: str) -> RejectedAnswerError:
     return RejectedAnswerError(message, found=found, fix="load the page again, and look at what it shows now")
 
 
-def _not_set_up(what: str, option: str) -> RejectedAnswerError:
+def _unset_option_error(what: str, option: str) -> RejectedAnswerError:
     return RejectedAnswerError(
         f"this console cannot send {what}", expected=option, fix=f"start flink-agents ui with {option}"
     )

@@ -88,7 +88,7 @@ def why(
         partial(_explain_approvals, requests, signals, client, key, bool(stopped)),
         partial(_explain_journal, store, journal, key),
         *(
-            (partial(_logged_lines, rest_client, key), partial(_explain_trouble, rest_client, runs))
+            (partial(_explain_logs, rest_client, key), partial(_explain_trouble, rest_client, runs))
             if rest_client is not None
             else ()
         ),
@@ -268,7 +268,7 @@ def _journal_lines(key_journal: dict[str, Any]) -> Iterator[str]:
     yield f"The journal of job {key_journal['job']} has {len(runs)} run(s); {number}."
 
 
-def _logged_lines(rest_client: ClusterRest, key: str) -> Said:
+def _explain_logs(rest_client: ClusterRest, key: str) -> Said:
     """Return the latest lines about runs of the key that watchdogs have logged."""
     from flink_agents.api.events.key_requests import WATCH_MARK
     from flink_agents.trace.answers import describe_watched

@@ -301,6 +301,7 @@ def _servers(bootstrap_servers: Any) -> str:
 
 
 def _tls_options(client: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Java client's properties for TLS; certificates and keys are read from their files."""
     tls_options: dict[str, str] = {}
     if client.get("ssl_cafile") is not None:
         tls_options["ssl.truststore.type"] = "PEM"
@@ -355,6 +356,7 @@ def _read_pem(name: str, path: Any, label: str) -> str:
 
 
 def _login_options(client: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Java client's properties for a user and password."""
     mechanism = client.get("sasl_mechanism")
     if mechanism not in LOGIN_MODULES:
         raise KafkaStreamError(

@@ -150,6 +150,7 @@ class _Look:
         self.threads = 0
 
     def is_outside(self, awaitable: Any) -> bool:
+        """Return True if an awaitable waits for something that the loop itself does not end."""
         if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
         self._seen_ids.add(id(awaitable))

@@ -224,6 +224,11 @@ class Crashes:
         ordered: bool,
         moment: HarnessMoment,
     ) -> None:
+        """Compare an execution with a crash to the one without.
+
+        Raises:
+            RecoveryMismatchError: They differ, or a call with a stored record was repeated.
+        """
         where = _describe_crash(crash, done)
         repeated = self._points.outside.repeated_functions(stored) if crash.died else []
         if repeated:

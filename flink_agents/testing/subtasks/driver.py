@@ -169,6 +169,10 @@ class Driver:
         self._to_the_end(partial(self._fire_timer, *timer))
 
     def _run_all(self, seconds: float | None) -> None:
+        """Fire timers and wait for runs until no key has work.
+
+        None: each wait may take ``hang_after`` seconds.
+        """
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
                 processor = subtask.processor
@@ -248,6 +252,7 @@ class Driver:
         self._emit_outputs(NOTHING, subtask.backend)
 
     def _emit_outputs(self, emission: Emission, backend: FakeBackend) -> None:
+        """Append the outputs of a commit to the lists of the harness; the crash points see each of them."""
         crashes = self._crashes
         key = backend.key or ""
         if crashes is not None:
@@ -278,6 +283,11 @@ class Driver:
         return emission.timestamps
 
     def _through_flink(self, value: Any, what: str) -> Any:
+        """Return a copy of an output, pickled as between operators of PyFlink, if the harness serializes.
+
+        Raises:
+            UnserializableValueError: It cannot be pickled.
+        """
         if not self._serialize:
             return value
         try:

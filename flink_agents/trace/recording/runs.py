@@ -374,6 +374,7 @@ class RunRecorder(RunObserver):
             self._queue_steps(run, segment, steps, again)
 
     def _queue_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
+        """Queue a record for each step of a run, with the number and time that follow from earlier steps."""
         for function, action, end, seconds, more in steps:
             inline = end is None
             end = segment.last_step_end = (
@@ -462,6 +463,7 @@ class RunRecorder(RunObserver):
     def _record_end(
         self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()
     ) -> None:
+        """Record the end of a segment of a run, and forget its notes. With a path, the run is not over."""
         segment = self._segment(run)
         assert segment is not None
         self._let_run_last(run, segment)
@@ -469,19 +471,9 @@ class RunRecorder(RunObserver):
         del self._lasting[run]
         # A suspended run gets new notes when it resumes.
         run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
-        attributes: dict[str, Any] = {}
-        if segment.waits:
-            attributes["phases"] = {
-                record_fields: round(seconds, 6) for record_fields, seconds in segment.phases().items()
-            }
-        if segment.executed or segment.replayed:
-            attributes |= {"calls": segment.executed, "replayed": segment.replayed}
-        if segment.error is not None and outcome != "completed":
-            attributes["error"] = segment.error
-        if segment.written and self._level >= CALLS:
-            attributes[WRITTEN] = segment.written
         if not (run.identity or self._subtask.job):
             return
+        attributes = self._end_attributes(segment, outcome)
         now = self.now()
         replayed = self._is_repeated(run, segment, outcome)
         record_fields = (
@@ -497,6 +489,18 @@ class RunRecorder(RunObserver):
         self._writer.queue_record(
             partial(self._make_record, *record_fields, attributes | (more or {}), seconds, now, replayed)
         )
+
+    def _end_attributes(self, segment: Segment, outcome: str) -> dict[str, Any]:
+        attributes: dict[str, Any] = {}
+        if segment.waits:
+            attributes["phases"] = {phase: round(seconds, 6) for phase, seconds in segment.phases().items()}
+        if segment.executed or segment.replayed:
+            attributes |= {"calls": segment.executed, "replayed": segment.replayed}
+        if segment.error is not None and outcome != "completed":
+            attributes["error"] = segment.error
+        if segment.written and self._level >= CALLS:
+            attributes[WRITTEN] = segment.written
+        return attributes
 
     def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.

@@ -315,6 +315,7 @@ class Garbage:
         batches.append(batch)
 
     def _record_removal(self, journal: JournalKey, removal: _Removal) -> None:
+        """Store a removal if it is the last one of its journal, and release the runs that it removes."""
         previous_removal = self._removals.get(journal)
         if removal.through < 0 or (previous_removal is not None and removal[:2] < previous_removal[:2]):
             return

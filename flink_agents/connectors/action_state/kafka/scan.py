@@ -222,6 +222,7 @@ class Scanner:
         return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
 
     def _expire_removals(self, partitions: Iterable[int]) -> None:
+        """Forget superfluous removals of partitions that were read from their first offset on."""
         sure = {partition for partition in partitions if partition not in self._unsure}
         read = {partition: sys.maxsize for partition in sure if self._is_whole(partition)}
         read.update({partition: self._looked[partition] for partition in sure & self._looked.keys()})
@@ -306,6 +307,7 @@ class Scanner:
                     self._consumer.seek(topic_partition, starts[topic_partition.partition])
 
     def _apply_records(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
+        """Keep the batches among records up to offset ``end`` for decoding, and apply tombstones."""
         for record in records:
             if record.offset >= end:
                 return
@@ -348,6 +350,7 @@ class Scanner:
             self._apply_batch(batch, record, index)
 
     def _apply_batch(self, batch: Batch, record: Any, index: JournalIndex) -> None:
+        """Decode a batch into an index, unless its records do not count after a takeover."""
         token = batch.key.token
         void = self._claims.void_from(token).get(batch.partition)
         if void is not None and record.offset >= void:
@@ -374,6 +377,7 @@ class Scanner:
             self._expire_removals(self._garbage.partitions_over_limit())
 
     def _note_entries(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
+        """Record the content of a batch of another owner, unless it is undecided if the batch counts."""
         self.known_journals.update(entry.journal for entry in entries)
         # A removal that may not take effect must not make anything garbage.
         if self._claims.is_undecided(batch.key.token):

@@ -119,7 +119,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     ) -> tuple[Callable[[OnEnd], KafkaWriter], list[Callable[[], object]]]:
         reader_closers = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
-            takeover = TakeOver(self._claims, self._claims_writer, self._all_ends)
+            takeover = TakeOver(self._claims, self._claims_writer, self._read_ends)
             self._markers.ends = await takeover.run(owner, self._in_thread)
             self._positions.update(self._markers.ends)
             claim_limit = MANY_CLAIMS + 2 * owner.parallelism
@@ -171,14 +171,14 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         opened.append(functools.partial(close_producer, self._producer, 0.0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: an owner that appends has described the topic before.
-        ends = self._all_ends()
+        ends = self._read_ends()
         self._claims.refresh()
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
             self._claims_writer.write_topic_description(self._topic)
         return [reader_claims.close, self._scanner.close]
 
-    def _all_ends(self) -> dict[int, int]:
+    def _read_ends(self) -> dict[int, int]:
         return self._scanner.log_ends(list(range(self._topic.partitions)))
 
     # -- claims that are no longer needed -------------------------------------------------
@@ -205,7 +205,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         if (done or claims.orphans) and not is_outranked:
             self._claims_writer.remove_claims(owner, claims, done)
 
-    def _after_reading(self) -> None:
+    def _remove_claims_after_read(self) -> None:
         """Remove claims that are known to be unnecessary after a read. Only subtask 0 does so."""
         if self._owner is not None and self._owner.subtask == 0:
             try:
@@ -344,7 +344,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     def _read_all(self, wanted: Mapping[int, int]) -> None:
         self._scanner.read_from(wanted)
-        self._after_reading()
+        self._remove_claims_after_read()
 
     def _update_measurements(self) -> None:
         self.measured.rebuild_records = self._scanner.records
@@ -365,6 +365,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self._update_measurements()
 
     def _read_wanted(self, partition: int, wanted: int) -> None:
+        """Read each partition that callers wait for from the lowest offset that one of them needs."""
         with self._lock:
             starts = self._wanted
             self._wanted = {}
@@ -373,7 +374,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         remaining_starts = {p: start for p, start in starts.items() if not self._has_read(p, start)}
         if remaining_starts:
             self._scanner.read_from(remaining_starts)
-            self._after_reading()
+            self._remove_claims_after_read()
 
     async def _refresh_partition(self, partition: int) -> None:
         """Read the records of a partition that exist at this call. Concurrent callers share one read."""

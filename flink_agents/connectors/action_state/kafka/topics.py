@@ -92,6 +92,16 @@ def _find_topic(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
 
 
 def _create_topics(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
+    """Create topics, and wait until their partitions have leaders.
+
+    Args:
+        admin: The client.
+        settings: Settings of the store.
+        missing: Number of partitions of each topic, by name.
+
+    Raises:
+        StoreUnavailableError: A topic has no leader after :data:`CREATE_SECONDS`.
+    """
     deadline = time.monotonic() + CREATE_SECONDS
     for name, partitions in missing.items():
         topic_settings = {

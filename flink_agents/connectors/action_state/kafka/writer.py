@@ -241,6 +241,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         return sent
 
     def _send_dead(self) -> None:
+        """Send tombstones for batches that are not needed; those that cannot be sent are sent later."""
         if self._owner is None and not self._wrote:
             return  # A reader without a claim leaves the topic as it is.
         dead = self._garbage.take_dead()

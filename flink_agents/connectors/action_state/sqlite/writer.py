@@ -226,6 +226,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         return self._rejection_error() if self._failure is not None else self._write_batch([write])[0]
 
     def _write_in_transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
+        """Write a batch in one transaction, which also checks the owner and renews its lease.
+
+        Returns the error of each write, or None. An exception means that the batch is not stored, except for
+        :class:`_UnknownOutcome`.
+        """
         with self._lock:
             self._begin_transaction()
             rows = self._rows
@@ -265,6 +270,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         return was_changed
 
     def _begin_transaction(self) -> None:
+        """Begin a transaction; wait for other writers.
+
+        Raises:
+            _NotBegun: The file or its log was removed or replaced, or the lock was not free in time.
+        """
         try:
             file_status = os.stat(self._path)
             if (file_status.st_dev, file_status.st_ino) != self._identity:
@@ -294,6 +304,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             self._connection.execute("ROLLBACK")
 
     def _commit_transaction(self) -> None:
+        """Commit; repeat that while a lock is held.
+
+        Raises:
+            _UnknownOutcome: It failed.
+        """
         deadline = time.monotonic() + COMMIT_BUSY_SECONDS
         while True:
             try:

@@ -63,6 +63,18 @@ def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) ->
 def _position_options(
     argument: str, prefix: str, names: Mapping[str, str], position: Any, topics: Sequence[str]
 ) -> dict[str, str]:
+    """Return the connector's options for a position.
+
+    Args:
+        argument: ``start`` or ``stop``, for errors.
+        prefix: Prefix of the options.
+        names: The connector's mode for each named position.
+        position: The position.
+        topics: Names of the topics; empty for a pattern.
+
+    Raises:
+        KafkaStreamError: The position is invalid.
+    """
     if isinstance(position, str) and position in names:
         return {f"{prefix}.mode": names[position]}
     if isinstance(position, datetime):
@@ -177,6 +189,7 @@ def check_positions(
 
 def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[str, int]) -> None:
     # Offsets are those of one topic.
+    """Check that offsets name each partition, and that no start is beyond the end of its partition."""
     ends = {int(place.rpartition("/")[2]): end for place, end in places.items()}
     if not ends:
         # There is no such topic, which is an error of the job.

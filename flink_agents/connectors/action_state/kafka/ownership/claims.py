@@ -202,6 +202,7 @@ class Claims:
             _log.warning("offset %d of the claims is of no owner: %s", record.offset, error)
 
     def _apply_claim(self, offset: int, kind: str, token: str, content: Any) -> None:
+        """Apply a record of the claims topic, by its kind."""
         if kind == "topic":
             self.described = self.described or content
         elif kind == "plan":
@@ -278,19 +279,15 @@ class Claims:
         owner = fenced.owner
         undecided = self._open[owner.group]
         for job, subtasks in list(undecided.items()):
-            same = job == (owner.job_id, owner.parallelism)
-            for subtask in [owner.subtask] if same else list(subtasks):
-                remaining_claims: list[Claim] = []
-                for claim in subtasks.get(subtask, ()):
+            is_same_job = job == (owner.job_id, owner.parallelism)
+            for subtask in [owner.subtask] if is_same_job else list(subtasks):
+                claims = subtasks.pop(subtask, [])
+                for claim in claims:
                     if claim.offset < fenced.offset:
                         claim.void = fenced.fence
                         claim.decided_by = owner.token
-                    else:
-                        remaining_claims.append(claim)
-                if remaining_claims:
-                    subtasks[subtask] = remaining_claims
-                else:
-                    subtasks.pop(subtask, None)
+                if later_claims := [claim for claim in claims if claim.offset >= fenced.offset]:
+                    subtasks[subtask] = later_claims
             if not subtasks:
                 del undecided[job]
 

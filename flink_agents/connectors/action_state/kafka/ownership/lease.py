@@ -162,6 +162,7 @@ class Lease:
         self._thread.join(seconds)
 
     def _renew_periodically(self) -> None:
+        """Read the claims each time that an append asks for it, until the lease is closed."""
         try:
             while True:
                 self._check_requested.wait()
