@@ -48,12 +48,12 @@ class Fault(StrEnum):
 
     @property
     def stores(self) -> bool:
-        """True if the records are stored."""
+        """True if the append stores its records."""
         return self in (Fault.UNACKNOWLEDGED, Fault.HANGS_STORED)
 
     @property
     def hangs(self) -> bool:
-        """True if the append does not return."""
+        """True if the append waits until the attempt ends."""
         return self in (Fault.HANGS, Fault.HANGS_STORED)
 
 
@@ -102,7 +102,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def store(self) -> FaultyStore:
-        """Return a store for one attempt of one subtask."""
+        """Create the store of one attempt of one subtask; pass this method as ``store`` of a harness."""
         return FaultyStore(self._make(), self)
 
     def next_fault(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:

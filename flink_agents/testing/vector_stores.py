@@ -111,7 +111,7 @@ def ids(documents: Sequence[Document]) -> list[str]:
 
 
 class VectorStoreSuite:
-    """All cases; see the module."""
+    """All cases for a vector store; the module describes its use."""
 
     @pytest.fixture
     def make_store(self) -> Callable[[], VectorStore]:

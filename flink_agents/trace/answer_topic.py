@@ -59,17 +59,17 @@ class AnswerTopic(RunObserver):
 
 
 class _Pairs:
-    """A sink of pairs.
+    """The sink of queued pairs of request and answer.
 
     Args:
-        topic: The topic.
+        topic: Sends them.
     """
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
 
     def write(self, records: Sequence[Pair]) -> None:
-        """Send ``records``."""
+        """Send pairs of request and answer, and wait for the acknowledgements."""
         self._topic.send_records(records)
 
     def close(self) -> None:

@@ -15,11 +15,11 @@ class Sink(Protocol[T_contra]):
     """Takes batches of records. One thread calls its methods, which may block and raise."""
 
     def write(self, records: Sequence[T_contra]) -> None:
-        """Write a batch."""
+        """Write a batch of records; an exception means that none of them is written."""
         ...
 
     def close(self) -> None:
-        """Write the rest and release all resources."""
+        """Write what is buffered, and release all resources."""
         ...
 
 

@@ -139,7 +139,7 @@ def trace_files(place: Path) -> list[Path]:
 
 
 def unusable_file_error(file: Path, error: OSError) -> TraceNotFoundError:
-    """Return the error of a file that cannot be read or written."""
+    """Return the error for a trace file that cannot be read or written, because of ``error``."""
     return TraceNotFoundError(
         f"the trace file {file} cannot be used",
         expected="a file of the sink jsonl, which the user that runs the job can read",

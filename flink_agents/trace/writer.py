@@ -204,7 +204,7 @@ class TraceWriter:
 
 
 class _Lines:
-    """Passes records to a sink that writes lines."""
+    """Passes records as lines to a sink with ``write_lines``."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink

@@ -187,8 +187,7 @@ class TraceIndex:
         """Store records, and update the rows of their runs and the counts.
 
         A record whose id is stored already is kept as a repeat, and does not count. The rows of such runs are
-        created
-        anew from all records.
+        created again from all of their records.
         """
         names = [_record_number(record.id) for record, _ in parsed_lines]
         stored_names = self._stored_names(names)

@@ -70,7 +70,7 @@ class RunRow:
 
     @classmethod
     def from_run(cls, run: RunTrace) -> RunRow:
-        """Create the row of a run from all of its records."""
+        """Create the row of a run from all of its records, as after a removal or a repeat."""
         row = cls.from_record(run.records[0])
         row.run_id = storable_text(run.run_id)
         for record in run.records:

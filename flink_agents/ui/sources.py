@@ -37,14 +37,14 @@ class Removed:
 
 
 class Source(Protocol):
-    """A place with records that is read again and again."""
+    """A place with records; each read continues where the last one ended."""
 
     def read(self) -> Iterator[Lines | Removed]:
         """Yield the lines since the last call, in batches, and the files that were removed."""
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """Close what stays open between two reads."""
         ...
 
 
@@ -133,7 +133,7 @@ class TraceTopic:
         self._consumer: Any = None
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield the records that were added to the topic."""
+        """Yield the records that were added to the topic since the last call."""
         from flink_agents.connectors.kafka.client import translate_client_errors
 
         consumer = self._consumer or self._open_consumer()

@@ -14,13 +14,13 @@ _SECRET = ("password", "secret", "token")
 
 
 def approve_command(request: str, topic: str, signals: str | None, client: Mapping[str, Any]) -> str:
-    """Return the shell command that approves a request."""
+    """Return the shell command that approves the request with the id ``request``."""
     words = ["--topic", topic, "--signals", signals or TOPIC, *_broker_options(client)]
     return _line("approvals", "approve", *words, "--", request)
 
 
 def end_run(run: str, key: str, signals: str, client: Mapping[str, Any], cluster: str | None) -> str:
-    """Return the shell command that ends a run as a dead letter."""
+    """Return the shell command that ends the run with the id ``run`` as a dead letter."""
     words = [f"--key={key}", "--signals", signals, "--client", _client_options(client)]
     return _line("runs", "end", run, *words, *(("--cluster", cluster) if cluster else ()))
 

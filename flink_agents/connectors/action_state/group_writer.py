@@ -83,7 +83,7 @@ class StoreMetrics:
             self.errors += 1
 
     def values(self) -> dict[str, int]:
-        """Return all measurements by name, with times in microseconds."""
+        """Return all figures by name: counts, medians over the last turns, and times in microseconds."""
         with self._lock:
             counts = sorted(count for count, _ in self._turns)
             times = sorted(seconds for _, seconds in self._turns)
@@ -171,7 +171,7 @@ class GroupWriter(ABC, Generic[P]):
         self._thread = threading.Thread(target=self._write_until_end, name="store-writer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which writes from now on."""
         self._thread.start()
 
     def submit_with_future(self, write: P) -> asyncio.Future[None]:

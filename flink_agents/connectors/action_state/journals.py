@@ -35,7 +35,13 @@ class Journal:
             self.runs = {seq: records for seq, records in self.runs.items() if seq > through}
 
     def scan(self, key: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """Return records as ``ActionStateStore.scan`` does."""
+        """Return the records of runs ``from_seq`` to ``to_seq``, by run and then in the order of appends.
+
+        None stands for no bound.
+
+        Raises:
+            RecordsPrunedError: ``from_seq`` is a pruned run.
+        """
         if from_seq is not None and from_seq <= self.pruned_through:
             raise pruned_error(key, from_seq, self.pruned_through)
         run_numbers = sorted(

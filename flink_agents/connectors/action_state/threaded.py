@@ -127,7 +127,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         return await self._run_on_reader(call)
 
     def _run_on_reader(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Call a function on the reader thread."""
+        """Queue a call of a function on the reader thread, and return the future of its result."""
         try:
             return asyncio.get_running_loop().run_in_executor(self._threads, call)
         except RuntimeError as error:  # The store was closed while its caller waited.

@@ -73,7 +73,7 @@ class FakeFlink(CheckpointPoller):
             pruner.wait_until_pruned(PRUNE_SECONDS)
 
     def abort_checkpoint(self, number: int) -> None:
-        """Report that a checkpoint was aborted."""
+        """Abort a checkpoint: pruners learn that it will not complete."""
         self._aborted.add(number)
 
     def check_checkpoint(self, number: int) -> None:

@@ -56,7 +56,7 @@ class RealTime:
 
 
 class ClockedLoop(Protocol):
-    """An event loop whose timers follow the clock."""
+    """The event loop of a subtask, as the clock of the harness sees it."""
 
     @property
     def agent(self) -> AgentLoop | None:

@@ -193,7 +193,14 @@ class AnswerLog:
     def wrap_callable(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> DurableCallable:
-        """Return ``what`` with a function that is recorded or repeated."""
+        """Return a durable callable with a function that records its answer, or repeats the recorded one.
+
+        Args:
+            step: The execution of the action that makes the call.
+            what: The callable.
+            args: Its arguments, by which the call is identified.
+            kwargs: Its keyword arguments.
+        """
         try:
             _, called = encode_arguments(self._codec, what, args, kwargs)
         except AgentsError:
@@ -380,7 +387,7 @@ class OutsideCalls:
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Make a durable call for an action on the agent loop."""
+        """Return the coroutine of a durable call for an action that runs on the agent loop."""
         return self._inner.call(step, self._outside.wrap_callable(step, what, args, kwargs), args, kwargs)
 
     def call_from_thread(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LoopOfTimers(Protocol):
-    """An event loop with two kinds of timers."""
+    """An event loop with timers on the clock of the harness, and timers in real time."""
 
     @property
     def virtual_timers(self) -> list[asyncio.TimerHandle]:

@@ -40,7 +40,7 @@ class KeyState:
     delayed: dict[int, bytes] = field(default_factory=dict)
 
     def copy(self) -> KeyState:
-        """Return an independent copy."""
+        """Return a copy that shares nothing with this one."""
         return copy.deepcopy(self)
 
 
@@ -158,7 +158,7 @@ class FakeBackend:
     current_key = text
 
     def switch(self, key: str) -> None:
-        """Make a key current."""
+        """Make a key current, as Flink does before it passes an input or timer of the key."""
         self.key = key
 
     def waiting(self) -> list[tuple[str, str]]:
@@ -217,7 +217,7 @@ class OperatorState:
         return [*self._copies.items(), *((POSITION, position) for position in self._positions)]
 
     def copy(self) -> OperatorState:
-        """Return an independent copy."""
+        """Return a copy that shares nothing with this one."""
         return OperatorState(self._copies, self._positions)
 
     @classmethod

@@ -142,23 +142,23 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
     @property
     def own_timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that follow real time."""
+        """The timers of the runtime itself, which follow real time."""
         return [timer for _, _, timer in self._own_timers]
 
     @property
     def virtual_timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that follow the clock of the harness."""
+        """The timers of runs, which follow the clock of the harness."""
         return self._scheduled  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def next_due(self) -> float | None:
-        """The time of the loop at which its next timer fires; None if it has none."""
+        """Time of the loop at which its next timer fires; None without timers."""
         first = self.virtual_timers[:1]
         return min((timer.when() for timer in first if not timer.cancelled()), default=None)
 
     @property
     def agent(self) -> AgentLoop | None:
-        """The agent loop that it serves; None if that is gone, or does not serve yet."""
+        """The agent loop that it serves; None if that is garbage-collected, or not started yet."""
         # Before its thread runs this loop, it has no attributes, and other loops of the clock look at it.
         return self._agent() if self.is_running() else None
 
@@ -166,7 +166,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the loop has nothing to do before its next timer. For any thread."""
+        """True if it has nothing to execute before its next timer. For any thread."""
         if not self._is_resting or self._ready:  # pyright: ignore[reportAttributeAccessIssue]
             return False
         due = self.next_due
@@ -182,27 +182,27 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return agent is not None and bool(agent._tasks)  # pyright: ignore[reportPrivateUsage]
 
     def waits_for_outside(self) -> bool:
-        """Return True if a run waits for something that no timer and no other task of the loop ends."""
+        """Return True if a run waits for a thread, socket or store: for nothing that the loop itself ends."""
         files = len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
         return self.has_runs and self._outside.is_there(files)
 
     def may_be_woken(self) -> bool:
-        """Return True if anything outside of the loop may let it continue, for a run or not."""
+        """Return True if a thread or socket may give the loop work, for a run or not."""
         return any(not timer.cancelled() for timer in self.own_timers) or self._outside.may_come()
 
     def while_test_waits(self, act: Callable[[], bool | None]) -> bool | None:
-        """Call a function if the test's thread waits for this loop, which then continues to wait."""
+        """Call ``act`` and return its result, if the test's thread waits for this loop; else return None."""
         agent = self.agent
         return None if agent is None else agent._bridge.act_meanwhile(act)  # pyright: ignore[reportPrivateUsage]
 
     def notify_test(self) -> None:
-        """Let the test's thread look for work."""
+        """Wake the test's thread, so that it looks for work."""
         agent = self.agent
         if agent is not None:
             self.call_soon_threadsafe(agent._notify)  # pyright: ignore[reportPrivateUsage]
 
     def wake(self) -> None:
-        """Let the loop look at its timers. For any thread."""
+        """Wake the loop, so that it looks at its timers. For any thread."""
         own_thread: int = self._thread_id  # pyright: ignore[reportAttributeAccessIssue]
         if self._is_resting and not self.is_closed() and own_thread != get_ident():
             self._write_to_self()  # pyright: ignore[reportAttributeAccessIssue]

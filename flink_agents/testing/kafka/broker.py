@@ -128,7 +128,7 @@ class KafkaBroker:
 
     @property
     def log(self) -> Path:
-        """The file with all its output."""
+        """Path of the file with all of its output."""
         return self.data / "broker.log"
 
     def status(self) -> BrokerStatus:
@@ -197,7 +197,7 @@ class KafkaBroker:
         self.start()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, like a crash."""
+        """Kill its process with SIGKILL, as a crash does."""
         processes.kill_process(self._living_process())
         self._reap_process(ended=True)
 
@@ -212,7 +212,7 @@ class KafkaBroker:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Resume it after a pause."""
+        """Resume its process after :meth:`pause`."""
         self._living_process().send_signal(signal.SIGCONT)
 
     @property

@@ -62,7 +62,7 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """Return the model's text."""
+        """Return the text of the model; for structured output, its JSON."""
         return self.text if self.output is None else json.dumps(self.output)
 
     def calls(self, number: int) -> list[tuple[str, ToolCall]]:

@@ -53,7 +53,7 @@ async def _one_record_each(stores: Stores, journals: Sequence[JournalKey]) -> No
 
 
 class ContentCases(SuiteBase):
-    """Cases about the content of a store."""
+    """Cases: journals are separate, and records are stored as they are, in order."""
 
     @case
     async def test_each_key_has_its_own_journal(self, stores: Stores) -> None:

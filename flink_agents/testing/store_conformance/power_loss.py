@@ -54,7 +54,7 @@ def tear_files(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) 
 
 
 class PowerLossCases(SuiteBase):
-    """Cases about a loss of power."""
+    """Cases: a loss of power loses no acknowledged append."""
 
     @case
     async def test_acknowledged_records_survive_a_loss_of_power(self, stores: Stores) -> None:

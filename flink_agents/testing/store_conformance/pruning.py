@@ -35,7 +35,7 @@ async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> Ac
 
 
 class PruningCases(SuiteBase):
-    """Cases about records that are no longer needed."""
+    """Cases: pruned runs are gone for good, and all others stay."""
 
     @case
     async def test_runs_up_to_the_given_one_go(self, stores: Stores) -> None:
@@ -186,7 +186,7 @@ async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> No
 
 
 class RemovalCases(SuiteBase):
-    """Cases about fully pruned journals."""
+    """Cases: the last fully pruned journals are remembered."""
 
     def _removal_count(self) -> int:
         return MANY if self.removals is None else self.removals
@@ -315,7 +315,7 @@ async def _has_no_trace(store: ActionStateStore, journal: JournalKey) -> bool:
 
 
 class ForgettingCases(SuiteBase):
-    """Cases about deleting the journals of a job."""
+    """Cases: the journals of a job are deleted, and only these."""
 
     @case
     async def test_a_forgotten_journal_is_unknown(self, stores: Stores) -> None:

@@ -102,7 +102,7 @@ class CrashPoints:
         self.moment: Callable[[], HarnessMoment]
 
     def create_store(self) -> Any:
-        """Return a store for one attempt of one subtask."""
+        """Create the store of one attempt of one subtask, whose appends can fail."""
         return self.faults.store()
 
     def count_delivery(self) -> None:

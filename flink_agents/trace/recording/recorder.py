@@ -38,7 +38,7 @@ class TraceRecorder(RunRecorder):
     """Records runs, and what they do. See :class:`RunRecorder` for its arguments."""
 
     def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
-        """Note the memory that a run wrote: names and sizes, no values."""
+        """Note the names and sizes of memory that a run wrote, without its values."""
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is not None and self._level >= CALLS:
             segment.write(values)
@@ -92,7 +92,7 @@ class TraceRecorder(RunRecorder):
                 self._record_failed_actions(run, segment)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
-        """Count a retry of an action."""
+        """Count a further attempt of an action, for the record of its last one."""
         segment = self._segment(run)
         if segment is not None:
             self._record_failed_actions(run, segment)
@@ -173,7 +173,7 @@ class TraceRecorder(RunRecorder):
         attempt: int,
         error: BaseException,
     ) -> None:
-        """Record a failed attempt of a durable call that is retried."""
+        """Record a failed attempt of a durable call, after which another one follows."""
         segment = self._segment(run)
         opened = None if segment is None else segment.open_call(action, number)
         if segment is None or opened is None:
@@ -194,7 +194,7 @@ class TraceRecorder(RunRecorder):
     def call_retried(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
     ) -> None:
-        """Note a further attempt of a durable call."""
+        """Note the number of the present attempt of a durable call, for the record of the call."""
         segment = self._segment(run)
         opened = None if segment is None else segment.open_call(action, number)
         if opened is not None:
@@ -353,7 +353,7 @@ class TraceRecorder(RunRecorder):
             )
 
     def _fold_step(self, run: ObservedRun, segment: Segment, step: Step) -> None:
-        """Add a step to the line of its run."""
+        """Add a successful step to the line of its run, or record it if the run lasts by now."""
         segment.steps.append(step)
         if segment.lasts or len(segment.steps) > MOST_STEPS:
             # The writer's thread found out meanwhile that the run lasts, or its line would be too long.
@@ -362,7 +362,7 @@ class TraceRecorder(RunRecorder):
     # -- agents that actions call -----------------------------------------------------
 
     def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
-        """Note an agent that an action calls."""
+        """Note that an action calls another agent, whose calls get that agent as their parent."""
         segment = self._segment(run)
         agents = called_agents.get()
         if segment is None:

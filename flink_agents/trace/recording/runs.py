@@ -397,7 +397,7 @@ class RunRecorder(RunObserver):
                 self._queue_record(run, "call", function, "ok", call, path, attributes, seconds, end)
 
     def _record_start(self, run: ObservedRun, segment: Segment) -> None:
-        """Queue the record of the start of a run that lasts."""
+        """Queue the record that a lasting run has started."""
         segment.is_started = True
         make_record = partial(
             self._make_record, run, run.identity, "run", self._subtask.agent, STARTED, (), None

@@ -107,7 +107,7 @@ class OpenCall:
         self.more: dict[str, Any] | None = None
 
     def add_attributes(self, facts: Mapping[str, Any]) -> None:
-        """Add attributes to those of its record."""
+        """Add attributes to the record that the call will get."""
         self.more = {**(self.more or {}), **facts}
 
     def path(self, action: str, number: CallNumber) -> SpanPath:

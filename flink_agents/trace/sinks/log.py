@@ -27,7 +27,7 @@ class LogSink:
         return cls()
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Log each record as one line."""
+        """Log each record as a line; one that is too long without its attributes."""
         for record in records:
             line = record.to_json()
             if len(line) > MAX_CHARACTERS:

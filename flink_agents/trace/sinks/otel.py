@@ -84,7 +84,7 @@ class OtelSink:
             )
 
     def close(self) -> None:
-        """Export the rest, and close the connections."""
+        """Export the last counts of histograms, and close the connections to the collector."""
         if self._histograms is not None:
             self._histograms.close()
         self._exporter.shutdown()

@@ -71,7 +71,7 @@ def text_of(value: Any) -> str:
 
 
 def fields_of(arguments: Mapping[str, Any]) -> list[Field]:
-    """Return the fields for the arguments of a request."""
+    """Return a field for each argument of a request."""
     return [Field(name, kind_of(value), text_of(value), as_json(value)) for name, value in arguments.items()]
 
 

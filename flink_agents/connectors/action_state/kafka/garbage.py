@@ -154,7 +154,7 @@ class Garbage:
                 self._batch_counts.update(self._journals_in[batch])
 
     def void_batch(self, batch: Batch) -> None:
-        """Mark a batch to be removed whose records never counted."""
+        """Record that the records of a batch never counted, so that the batch can be removed."""
         with self._lock:
             self._dead.append(batch)
 
@@ -240,7 +240,7 @@ class Garbage:
         return over and not self._keeps_all_removals
 
     def partitions_over_limit(self) -> list[int]:
-        """Return the partitions with more known removals than are kept."""
+        """Return the partitions in which a search for superfluous removals is worthwhile."""
         return [partition for partition in list(self._needed_removals) if self.is_over(partition)]
 
     def expire_removals(self, read: Mapping[int, int]) -> list[JournalKey]:

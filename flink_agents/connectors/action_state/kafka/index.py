@@ -127,7 +127,7 @@ class JournalIndex:
         return NOTHING_PRUNED if stored is None else stored.pruned_through
 
     def scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """Return the records of some runs, as far as they were read."""
+        """Return the records of runs ``from_seq`` to ``to_seq`` that were read; None stands for no bound."""
         stored = self._journals.get(journal)
         return [] if stored is None else stored.scan(journal, from_seq, to_seq)
 

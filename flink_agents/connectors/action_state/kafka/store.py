@@ -86,7 +86,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
-        """Return a store with the options ``action-state.kafka.*``."""
+        """Return a store for options by their names below ``action-state.kafka.``."""
         return cls(KafkaSettings.from_options(options))
 
     @property

@@ -164,7 +164,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         self._wrote = False
 
     def start(self) -> None:
-        """Start writing and renewing the lease."""
+        """Start the thread that writes, and the one that renews the lease."""
         self._lease.start()
         super().start()
 

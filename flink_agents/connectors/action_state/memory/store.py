@@ -124,7 +124,7 @@ class MemoryStore(ActionStateStore):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
-        """Return a store of the place in the option ``place``."""
+        """Return a store that shares the place named by the option ``place``."""
         return cls(place_of(read_options("memory", options)["place"]))
 
     @property

@@ -42,7 +42,13 @@ def _find_journal(connection: sqlite3.Connection, journal: JournalKey) -> tuple[
 def scan_records(
     connection: sqlite3.Connection, journal: JournalKey, from_seq: int | None, to_seq: int | None
 ) -> list[Record]:
-    """Return records as :meth:`ActionStateStore.scan` does."""
+    """Return the records of runs ``from_seq`` to ``to_seq``, by run and then in the order of their append.
+
+    None stands for no bound.
+
+    Raises:
+        RecordsPrunedError: ``from_seq`` is a pruned run.
+    """
     with _read_snapshot(connection):
         journal_row = _find_journal(connection, journal)
         if journal_row is None:
@@ -79,7 +85,7 @@ def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) 
 def list_journals(
     connection: sqlite3.Connection, journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
-    """Describe journals as :meth:`ActionStateStore.journals` does."""
+    """Return the figures of up to ``limit`` journals, of one job or all, after the journal ``after``."""
     where = ["1"]
     values = list[bytes | int]()
     if journal_id is not None:

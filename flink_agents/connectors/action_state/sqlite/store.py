@@ -98,7 +98,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """Return a store with the options ``action-state.sqlite.*``."""
+        """Return a store for options by their names below ``action-state.sqlite.``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],

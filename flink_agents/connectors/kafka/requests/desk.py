@@ -68,7 +68,7 @@ class EndedRequest:
 
     @property
     def approved(self) -> bool:
-        """True if it was approved."""
+        """True if the decision is ``approved``."""
         return self.decision == "approved"
 
 
@@ -219,7 +219,7 @@ class KafkaApprovals:
 
     @property
     def signals_topic(self) -> str | None:
-        """The topic from which the job reads signals."""
+        """The topic from which the job reads signals; None if nothing can be sent."""
         return self._signals
 
     def create_topics(self, partitions: int = 1, replication: int = 1) -> None:

@@ -303,7 +303,7 @@ class Claims:
         return claim is None or claim.lost
 
     def of_group(self, group: str) -> list[Claim]:
-        """Return the claims of a group, in their order."""
+        """Return the claims of the group with an id, in the order of the topic."""
         return list(self._by_group.get(group, {}).values())
 
     def removable_claims(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
