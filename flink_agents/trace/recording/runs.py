@@ -197,12 +197,7 @@ class RunRecorder(RunObserver):
             run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
-        """Record the start, the suspension, or the end of a run, by its present phase.
-
-        Args:
-            run: The run.
-            before: The previous phase, which is not used.
-        """
+        """Record the start, the suspension or the end of a run by its phase; ``before`` is not used."""
         phase = run.phase
         if phase in _START_LESS:
             if phase is Phase.INPUT and self._is_sampled(run):
@@ -232,13 +227,7 @@ class RunRecorder(RunObserver):
             self._record_end(run, "failed", path=("failed", int(self.now() * 1e6)))
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
-        """Record that a run continues without an event, after its actions failed.
-
-        Args:
-            run: The run.
-            event_type: Type of the event.
-            dead_letter: True if the event became a dead letter; False if it is ignored.
-        """
+        """Record that a run continues without an event: as a dead letter if ``dead_letter``, else ignored."""
         segment = self._segment(run)
         if segment is not None:
             self._let_run_last(run, segment)
@@ -318,10 +307,7 @@ class RunRecorder(RunObserver):
     # -- runs that last ---------------------------------------------------------------
 
     def record_lasting_runs(self) -> None:
-        """Record runs older than :data:`LASTS_SECONDS`, and phases longer than :data:`PHASE_SECONDS`.
-
-        Only the writer's thread calls this, periodically.
-        """
+        """Record the runs and phases that last, from the writer's thread; see ``LASTS_SECONDS``."""
         now = self.now()
         clock = self._clock()
         for run, segment in [*self._short.items(), *self._lasting.items()]:

@@ -253,7 +253,7 @@ class Claims:
             self._remove_claim(token, False)
 
     def _remove_claim(self, token: str, is_decided: bool) -> None:
-        """Forget a claim. The reader's own claim stays, marked as ``lost`` unless its fence was read."""
+        """Forget a claim; mark the reader's own one as removed, and as ``lost`` unless its fence was read."""
         claim = self._by_token.get(token)
         if claim is None:
             return
@@ -429,8 +429,8 @@ class ClaimsWriter:
         """Write tombstones for claims, and for orphans: records whose claims were removed before.
 
         Args:
-            owner: The owner that removes them. It must have checked that it still may append, after ``done``
-                was determined.
+            owner: The owner that removes them. It must have seen that it may still append, after ``done`` was
+                made.
             claims: The claims from which ``done`` was determined.
             done: The claims to remove, in the order of the topic.
         """
