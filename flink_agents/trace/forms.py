@@ -16,7 +16,7 @@ _CONTEXT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-")
 
 
 def is_text(value: Any) -> bool:
-    """Return True for a string."""
+    """Return True for a string, the only form of names, keys and ids in records."""
     return isinstance(value, str)
 
 

@@ -20,6 +20,9 @@ LONG = 0.3
 
 MOST_BARS = 500
 
+MOST_PAUSES = 4
+"""Maximum number of pauses that are shortened."""
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -85,7 +88,7 @@ class _Axis:
         total_seconds = end - begin
         # The longest first: what is left is the time that the others are measured by.
         long_pauses: list[tuple[float, float]] = []
-        for pause in sorted(pauses, key=lambda interval: interval[0] - interval[1])[:4]:
+        for pause in sorted(pauses, key=lambda interval: interval[0] - interval[1])[:MOST_PAUSES]:
             remaining_seconds = total_seconds - sum(stop - start for start, stop in [*long_pauses, pause])
             if pause[1] - pause[0] > LONG * max(remaining_seconds, 1e-6):
                 long_pauses.append(pause)

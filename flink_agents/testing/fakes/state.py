@@ -145,7 +145,7 @@ class FakeBackend:
         return KeyedState(head, pending, _Memory(self), unpruned, delayed, journals)
 
     def report_watermark(self, low: LowWatermark) -> None:
-        """Create the downstream view, which gets the output watermark of the subtask."""
+        """Show downstream operators the output watermark ``low`` of the subtask, from now on."""
         self.downstream = DownstreamView(low)
 
     # -- Keys -------------------------------------------------------------------------

@@ -385,6 +385,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         await asyncio.shield(waiting)
 
     def _read_fresh(self, partition: int) -> None:
+        """Read the new records of a partition, for all callers that asked before this began."""
         with self._lock:
             del self._fresh[partition]
         self._scanner.read_from({partition: self._scanner.starts.get(partition, 0)})
