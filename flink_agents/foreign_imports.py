@@ -21,12 +21,12 @@ Then = Callable[[Any], None]
 def when_imported(
     name: str, then: Then, around: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> None:
-    """Call ``then`` with a module: now, if it is already imported, else after its import.
+    """Call a function with a module: now if it is imported, otherwise after each import of it.
 
     Args:
-        name: The module.
-        then: The function to call.
-        around: Returns the context in which the module is executed.
+        name: Full name of the module.
+        then: The function.
+        around: Returns the context in which the code of the module is executed.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -36,21 +36,21 @@ def when_imported(
 
 
 def import_quietly(*names: str) -> None:
-    """Suppress warnings while packages are imported, whenever that is.
+    """Suppress warnings while the named packages are imported, whenever that happens.
 
-    They import modules with old spellings, some within ``try``. With ``-W error``, user code would fail.
+    They import modules by deprecated names, some of them within ``try``. With ``-W error``, that would fail.
     """
     for name in names:
         when_imported(name, lambda _: None)
 
 
 class _Finder(MetaPathFinder):
-    """Waits for the import of a module.
+    """A finder on ``sys.meta_path`` that calls a function after the import of a module.
 
     Args:
-        name: The module.
-        then: The function to call.
-        around: Returns the context in which the module is executed.
+        name: Full name of the module.
+        then: The function.
+        around: Returns the context in which the code of the module is executed.
     """
 
     def __init__(self, name: str, then: Then, around: Callable[[], AbstractContextManager[None]]) -> None:
@@ -62,7 +62,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of the module, whose import then calls the function; None for other modules."""
+        """Return the spec of the module, with a loader that calls the function; None for other modules."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

@@ -18,8 +18,8 @@ class UnreadableCodecError(Exception):
     """Records are compressed by a codec whose library is not installed.
 
     Args:
-        place: The topic.
-        codec: The codec.
+        place: Name of the topic.
+        codec: Name of the codec, such as ``zstd``.
 
     Attributes:
         expected: The package that is needed.
@@ -37,14 +37,14 @@ class UnreadableCodecError(Exception):
 
 
 def check_codec(place: str, codec: str) -> None:
-    """Check that the library of a topic's codec is installed.
+    """Check that the library of a codec is installed, if the codec needs one.
 
     Args:
-        place: The topic.
-        codec: The value of its setting ``compression.type``.
+        place: Name of the topic, for the error.
+        codec: Value of its setting ``compression.type``.
 
     Raises:
-        UnreadableCodecError: It is missing.
+        UnreadableCodecError: The library is missing.
     """
     from kafka import codec as codecs
 
@@ -53,7 +53,7 @@ def check_codec(place: str, codec: str) -> None:
 
 
 def consumer_class() -> Any:
-    """Return kafka-python's consumer, with a ``poll`` that names a missing library of a codec.
+    """Return kafka-python's consumer class, whose ``poll`` names the library that a codec needs.
 
     Raises:
         ImportError: kafka-python is not installed.
@@ -92,14 +92,14 @@ def _codec_checking_class(base: Any) -> Any:
 
 
 def close_producer(producer: Any, seconds: float) -> None:
-    """Close a producer of kafka-python, and end its thread.
+    """Close a producer of kafka-python, and end its thread; waits for records in flight.
 
-    If records are still unsent after ``seconds``, ``KafkaProducer.close`` raises before it stops its thread.
-    The thread would then run as long as the process.
+    ``KafkaProducer.close`` raises before it stops its thread if records are unsent after its timeout. The
+    thread would then run as long as the process.
 
     Args:
         producer: The producer.
-        seconds: Time limit for records that are not acknowledged yet.
+        seconds: Seconds to wait for acknowledgements.
 
     Raises:
         KafkaTimeoutError: Records were dropped.
@@ -123,10 +123,10 @@ class _HeaderWithoutValue(tuple[str, bytes]):
 
 
 def headers_to_send(pairs: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
-    """Return headers for ``KafkaProducer.send``, which rejects headers without a value.
+    """Return headers in a form that ``KafkaProducer.send`` accepts, also those without a value.
 
-    Kafka's format has them, and so has the library's code below that check, except where it adds up the
-    length of headers.
+    ``send`` rejects such headers, although the format of Kafka and the library's encoder have them. Only the
+    code that adds up the length of headers has not.
     """
     from kafka.producer import producer_batch
 

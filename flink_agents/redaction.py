@@ -60,7 +60,7 @@ _SHORTEST_LINE = 60
 
 
 class _Known:
-    """The secrets of the process. Reading needs no lock: each change makes a new pattern."""
+    """The secrets that this process knows. Reading needs no lock: each change replaces the pattern."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ def _is_secret_variable(name: str, value: str) -> bool:
 
 
 def _pattern_of(secret: str) -> str:
-    """Return a pattern of a secret with any mixture of escapes."""
+    """Return a regular expression for a secret, in which any character may be escaped."""
     return "".join(map(_pattern_of_character, secret))
 
 
@@ -148,9 +148,9 @@ def _pattern_of_character(character: str) -> str:
 
 
 def forms_of(secret: str) -> set[str]:
-    """Return the strings that a secret can appear as: itself, and its encodings.
+    """Return the texts in which a secret can appear: itself, and its encodings.
 
-    It has several forms in base64, since the text before it shifts its bits, as in ``user:secret``.
+    In base64 it has several forms, by the number of bytes before it, such as in ``user:secret``.
     """
     data = secret.encode("utf-8", "surrogatepass")
     forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
@@ -163,7 +163,7 @@ def forms_of(secret: str) -> set[str]:
 
 
 def _base64_of(data: bytes) -> set[str]:
-    """Return the parts of a secret's base64 form that do not depend on the characters around it."""
+    """Return the parts of base64 forms of a secret that do not depend on the bytes around it."""
     parts: set[str] = set()
     if len(data) >= SHORTEST + 2:
         for prefix_length in range(3):
@@ -176,19 +176,19 @@ def _base64_of(data: bytes) -> set[str]:
 
 
 def _pattern_of_lines(coded: str) -> str:
-    """Return a pattern of a string in base64 that may be broken into lines, as in mails and certificates."""
+    """Return a regular expression for base64 that may be broken into lines, as in mails and certificates."""
     return r"(?:\\*[rn]|\s)*".join(map(re.escape, coded))
 
 
 def _parts_of_lines(coded: str) -> list[str]:
-    """Return parts of a base64 string, of which at least one is complete if it is broken into lines."""
+    """Return parts of a base64 text, one of which is complete even if the text is broken into lines."""
     number = min(len(coded) // _SHORTEST_LINE + 2, len(coded) // SHORTEST)
     size = -(-len(coded) // number)
     return [coded[at : at + size] for at in range(0, len(coded), size)]
 
 
 def add_secrets(*values: object) -> None:
-    """Hide ``values`` in strings from now on, as far as they are strings that are long enough."""
+    """Hide values in texts from now on. Values that are no strings, or too short, are ignored."""
     install_log_filter()
     known_secrets.add_secrets(
         part for value in values if isinstance(value, str) for part in _secret_parts(value)
@@ -196,7 +196,7 @@ def add_secrets(*values: object) -> None:
 
 
 def _secret_parts(value: str) -> Iterator[str]:
-    """Return a secret, and the secret part of a header's value: strings may show it without its scheme."""
+    """Yield a secret, and the part of a header value after its scheme: texts may show that alone."""
     yield value.strip()
     scheme, space, credentials = value.strip().partition(" ")
     if space and scheme.isalpha() and len(scheme) < 16 and " " not in credentials:
@@ -204,7 +204,7 @@ def _secret_parts(value: str) -> Iterator[str]:
 
 
 def know_headers(headers: Any) -> None:
-    """Hide the values of headers such as ``Authorization`` in strings; ignore other types than mappings."""
+    """Hide the values of authentication headers from now on; ``headers`` that are no mapping are ignored."""
     try:
         items = list(headers.items())
     except BaseException:  # Whatever foreign objects raise.
@@ -221,22 +221,22 @@ def is_secret_name(name: object) -> bool:
 
 
 def forget_all() -> None:
-    """Forget all secrets: for tests, which share a process."""
+    """Forget all known secrets. For tests, which share a process."""
     known_secrets.forget_secrets()
 
 
 def look_at_variables() -> None:
-    """Check again which environment variables contain secrets."""
+    """Register the secrets in environment variables again, after variables were set."""
     known_secrets.look_at_variables()
 
 
 def knows_any() -> bool:
-    """Return True if there is a secret to hide."""
+    """Return True if this process knows a secret."""
     return known_secrets.pattern is not None
 
 
 def hide(text: object) -> str:
-    """Return ``text`` with three asterisks in place of each known secret and authentication header."""
+    """Replace each known secret, and each value of an authentication header, by three asterisks."""
     shown = hide_known(str(text))
     # Each name of a header has one of these words. Searching for the pattern takes a hundred times as long.
     lower = shown.lower()
@@ -250,7 +250,7 @@ def hide(text: object) -> str:
 
 
 def hide_known(text: str) -> str:
-    """Return ``text`` with three asterisks in place of each secret that this process has read."""
+    """Replace each secret that this process knows by three asterisks."""
     pattern = known_secrets.pattern
     if pattern is None or not any(anchor in text for anchor in known_secrets.anchors):
         return text
@@ -258,12 +258,12 @@ def hide_known(text: str) -> str:
 
 
 def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
-    """Return a part of a string without secrets, and without pieces of secrets at its cut ends.
+    """Hide secrets in a part of a text, also pieces of secrets at the ends where it was cut.
 
     Args:
         text: The part.
-        start: True if it was cut at its start.
-        end: True if it was cut at its end.
+        start: True if the text was cut before it.
+        end: True if the text was cut after it.
     """
     hidden = hide(text)
     for form in known_secrets.forms:
@@ -276,7 +276,7 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
 
 
 def hide_beyond(text: object, longest: int) -> str:
-    """Return the first ``longest`` characters of a string without secrets; the rest is not even searched."""
+    """Return the first ``longest`` characters of a text without secrets; most of the rest is not searched."""
     whole = str(text)
     # A secret at the cut is whole in a longer part.
     part = whole[: longest + _LONGEST_SECRET]
@@ -289,19 +289,19 @@ def holds(text: str) -> bool:
 
 
 def shows(text: str) -> bool:
-    """Return True if ``text`` contains a secret."""
+    """Return True if ``text`` contains a known secret, or a value of an authentication header."""
     return hide(text) != text
 
 
 def hidden(value: Any, known_only: bool = False, longest: int | None = None) -> Any:
-    """Return ``value`` without secrets: strings, bytes, and lists, tuples, sets and dicts of these.
+    """Hide secrets in a value: in strings and bytes, also inside of lists, tuples, sets and mappings.
 
-    A value without secrets is returned as it is.
+    A value without secrets is returned as the same object.
 
     Args:
         value: The value.
-        known_only: True to ignore what only looks like the value of an authentication header.
-        longest: Length after which strings are cut. Default: none is.
+        known_only: True to hide known secrets only, not values of authentication headers.
+        longest: Length at which strings are cut; None for no limit.
     """
     if known_only and known_secrets.pattern is None:
         return value
@@ -349,7 +349,7 @@ def _hide_value(value: Any, known_only: bool, depth: int, longest: int | None) -
 
 
 def _changed_mapping(value: Any, changed: dict[Any, Any]) -> Any:
-    """Return a mapping of another class, such as headers in any case, with changed values; else a dict."""
+    """Return changed values in a mapping of the same class if that can be created, else in a dict."""
     try:
         copied = value.copy()
         for name, changed_value in changed.items():
@@ -365,7 +365,7 @@ def _changed_mapping(value: Any, changed: dict[Any, Any]) -> Any:
 
 
 def install_log_filter() -> None:
-    """Hide secrets in all loggers of this process from now on."""
+    """Hide secrets in the records of all loggers from now on."""
     if not known_secrets.armed:
         known_secrets.armed = True
         known_secrets.look_at_variables()
@@ -401,7 +401,7 @@ def _with_extras(factory: Any) -> Any:
 
 
 def _clean_record(record: logging.LogRecord) -> None:
-    """Remove secrets from a log record, whichever handler formats it later."""
+    """Hide secrets in a log record, in place, so that no handler formats them."""
     try:
         text = record.getMessage()
         if shows(text):

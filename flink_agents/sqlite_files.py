@@ -36,18 +36,18 @@ class FileKind(Generic[E]):
     """A kind of file.
 
     Attributes:
-        name: The name of such a file in messages, after "the".
-        other_name: Another content of a corrupt file, for messages: "no" and a noun.
-        application_id: The application id in SQLite's header.
+        name: What such a file is called in messages, after "the".
+        other_name: What a corrupt file has in place of it, for messages: "no" and a noun.
+        application_id: The application id in the header of SQLite's file format.
         version: Version of the schema, SQLite's ``user_version``.
         schema: Statements that create the tables, ``meta`` among them.
-        connect: Connects to a file; statements commit automatically.
-        at_first: Statements for an empty file, before there are tables.
-        at_each: Statements for each connection.
-        format_error: Makes an error from a message, ``expected``, ``found`` and ``fix``: the file is not of
-            this kind.
-        unavailable_error: Makes an error in the same way: the file cannot be used.
-        fix_corrupt: The fix for a corrupt file, for messages.
+        connect: Connects to a file, in autocommit mode.
+        at_first: Statements to execute in an empty file, before its tables are created.
+        at_each: Statements to execute on each new connection.
+        format_error: Returns the error for a file that is not of this kind, from message, ``expected``,
+            ``found`` and ``fix``.
+        unavailable_error: Returns the error for a file that cannot be used, from the same arguments.
+        fix_corrupt: How to fix a corrupt file, for messages.
     """
 
     name: str
@@ -63,16 +63,16 @@ class FileKind(Generic[E]):
     fix_corrupt: str
 
     def connect_file(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
-        """Return a connection to the file at ``path``, which is created if it is missing.
+        """Connect to a file of this kind, and create it if it is missing.
 
-        Several processes may create it at once.
+        Several processes may do so at once.
 
         Args:
             path: The file; its directories are created.
-            busy_seconds: Time to wait for other processes that create the file.
+            busy_seconds: Seconds to wait for other processes that create it.
 
         Raises:
-            Exception: The result of ``format_error`` or ``unavailable_error``.
+            Exception: What ``format_error`` or ``unavailable_error`` returns.
         """
         deadline = time.monotonic() + busy_seconds
         while True:
@@ -86,7 +86,7 @@ class FileKind(Generic[E]):
                 time.sleep(random.uniform(0.005, 0.02))
 
     def translate_error(self, error: BaseException, path: Path) -> E:
-        """Return the error of this kind for an error of SQLite or of the file system."""
+        """Return this kind's error for an error of SQLite or of the file system."""
         code = getattr(error, "sqlite_errorcode", None)
         text = str(error)
         if (
@@ -102,7 +102,7 @@ class FileKind(Generic[E]):
         )
 
     def corrupt_file_error(self, path: Path, found: str) -> E:
-        """Return the error about a corrupt file."""
+        """Return the error for a corrupt file; ``found`` describes its content."""
         return self.format_error(
             f"the file {path} is corrupt, or {self.other_name}", found=found, fix=self.fix_corrupt
         )
@@ -128,7 +128,12 @@ class FileKind(Generic[E]):
         return connection
 
     def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Return True if the file is empty. Raise, before any change, if this version cannot use it."""
+        """Return True if the file is empty, so that its tables have to be created.
+
+        Raises:
+            Exception: What ``format_error`` returns for a file that this version cannot use, which is not
+                changed.
+        """
         connection.execute("BEGIN")
         application_id, version, tables = _file_identity(connection)
         connection.execute("COMMIT")
@@ -166,7 +171,7 @@ class FileKind(Generic[E]):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Return True if another connection holds a lock, so that a retry may succeed."""
+    """Return True if an error means that another connection holds a lock: a retry may succeed."""
     code: Any = getattr(error, "sqlite_errorcode", None)  # Python's own errors only have a message.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
@@ -174,14 +179,17 @@ def is_busy(error: BaseException) -> bool:
 
 
 def begin_transaction(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: float) -> None:
-    """Begin a write transaction.
+    """Begin a write transaction; wait for the locks of other writers.
 
-    SQLite's own way of waiting sleeps up to 100 ms at a time, while a commit takes about one.
+    SQLite itself sleeps up to 100 ms between two attempts, while a commit takes about 1 ms.
 
     Args:
-        connection: A connection outside of transactions.
-        busy_seconds: Time to wait for other writers.
-        usual_seconds: Time that other statements of the connection wait.
+        connection: A connection without a transaction.
+        busy_seconds: Seconds to wait for other writers.
+        usual_seconds: Busy timeout of the connection, which is restored afterwards.
+
+    Raises:
+        sqlite3.OperationalError: The lock was not free in time.
     """
     deadline = time.monotonic() + busy_seconds
     connection.execute("PRAGMA busy_timeout=0")

@@ -182,10 +182,24 @@ def _run_here(
     options: dict[str, str],
     of_clusters: Mapping[str, object],
 ) -> None:
-    """Replace this process by the script, so that signals and exit codes are the script's."""
-    wrong = [name for name, value in of_clusters.items() if value]
-    if wrong:
-        raise typer.BadParameter(f"{', '.join(wrong)} and --local exclude each other.")
+    """Replace this process by the script, so that signals and exit codes are those of the script.
+
+    Never returns.
+
+    Args:
+        script: The script.
+        arguments: Its arguments.
+        environ: Variables to add to the environment.
+        parallelism: The option ``--parallelism``, which is rejected.
+        options: Options of Flink, which are rejected.
+        of_clusters: Values of options that only clusters take, by name; those with a value are rejected.
+
+    Raises:
+        typer.BadParameter: An option is only for clusters.
+    """
+    rejected_options = [name for name, value in of_clusters.items() if value]
+    if rejected_options:
+        raise typer.BadParameter(f"{', '.join(rejected_options)} and --local exclude each other.")
     if options or parallelism is not None:
         raise typer.BadParameter("--option and --parallelism are for clusters; set them in the script.")
     sys.stdout.flush()
@@ -259,8 +273,8 @@ def cancel(
         place = None if checkpoint is None else checkpoint.place
         typer.echo(json.dumps({"id": target_job.id, "name": target_job.name, "checkpoint": place}))
     else:
-        resuming = "" if checkpoint is None else f"; resume it by: {_resume_hint(checkpoint.place)}"
-        _print_line(f"job {target_job.name!r} is cancelled{resuming}")
+        resume_text = "" if checkpoint is None else f"; resume it by: {_resume_hint(checkpoint.place)}"
+        _print_line(f"job {target_job.name!r} is cancelled{resume_text}")
 
 
 def _resume_hint(place: str) -> str:
@@ -268,12 +282,12 @@ def _resume_hint(place: str) -> str:
 
 
 def is_terminal() -> bool:
-    """Return True if a person can answer at the terminal."""
+    """Return True if stdin is a terminal, where a person can answer."""
     return sys.stdin.isatty()
 
 
 def _lost_state(checkpoint: RetainedCheckpoint | None) -> str:
-    """Describe the state that a cancelled job loses."""
+    """Describe what a cancelled job loses, for a job with the given last checkpoint."""
     state = "memory, runs that wait for signals or approvals, delayed events and timers"
     if checkpoint is None:
         return f"all of its state: {state}. No checkpoint stays"
@@ -308,12 +322,15 @@ def _rest_client(address: str | None, data: Path | None = None) -> ClusterRest:
 
 
 def address_of(data: Path, address: str | None) -> str:
-    """Return the address of the cluster in a directory; no other address may be set."""
+    """Return the REST address of the cluster with files in ``data``; reject another ``address`` beside it."""
     return _rest_client(address, data).address
 
 
 def directory(text: str | None) -> str | None:
-    """Return a directory as the URL that Flink needs; a URL is returned unchanged."""
+    """Return a directory as the URL that Flink needs: absolute, with ``file:``.
+
+    URLs and None are unchanged.
+    """
     # Flink prints file:/directory, too. A scheme has two letters or more, unlike a drive of Windows.
     if text is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return text
@@ -324,23 +341,18 @@ def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
+def _job_rows(status: ClusterStatus) -> list[dict[str, Any]]:
+    """Return the jobs of a cluster for JSON; none if the cluster does not run or does not answer."""
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.clusters.jobs import (
-        dead_letters,
-        jobs_of,
-        last_failure,
-        letter_lines,
-        shown_state,
-    )
+    from flink_agents.runtime.flink.clusters.jobs import dead_letters, jobs_of, last_failure, shown_state
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest_client = ClusterRest(status.address or "")
     try:
         jobs = jobs_of(rest_client) if status.running else []
     except ClusterError:
-        jobs = []
-    shown = [
+        return []
+    return [
         {
             "id": job.id,
             "name": job.name,
@@ -350,8 +362,14 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         }
         for job in jobs
     ]
+
+
+def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
+    from flink_agents.runtime.flink.clusters.jobs import letter_lines
+
+    job_rows = _job_rows(status)
     if as_json:
-        return _print_json(status, shown)
+        return _print_json(status, job_rows)
     typer.echo(f"{head} at {status.address}" if status.running else head)
     typer.echo(f"  directory     {status.directory}")
     if status.running:
@@ -359,9 +377,9 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  TaskManagers  {status.registered}: processes {processes}")
         typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
     elif status.jobmanagers or status.taskmanagers:
-        lost = "does not answer" if status.jobmanagers else "has crashed, with its jobs"
-        typer.echo(f"  JobManager    {lost}: start it again with 'flink-agents cluster start'")
-    for job in shown:
+        problem = "does not answer" if status.jobmanagers else "has crashed, with its jobs"
+        typer.echo(f"  JobManager    {problem}: start it again with 'flink-agents cluster start'")
+    for job in job_rows:
         typer.echo(f"  job           {job['id']} {job['name']!r} {job['state']}")
         if job["failure"] is not None:
             typer.echo(f"    {job['failure']}")

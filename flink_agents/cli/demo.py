@@ -18,11 +18,11 @@ from flink_agents.cli.ui import console_beside
 
 
 def demo_with_console(run: Callable[[], None], wait: Callable[[], object] | None = None) -> None:
-    """Run a job with a trace, and the console, which runs until it is interrupted.
+    """Run a job with a trace and the console; return when the console is interrupted.
 
     Args:
-        run: Runs the job; it may exit.
-        wait: Returns when the console should end. Default: never, so an interrupt ends it.
+        run: Runs the job; may raise ``SystemExit``.
+        wait: Returns when the console should end. Default: never, until an interrupt.
     """
     with tempfile.TemporaryDirectory(prefix="flink-agents-demo-") as directory:
         os.environ[environment_name(AgentOptions.TRACE_LEVEL.key)] = "calls"

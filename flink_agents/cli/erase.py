@@ -72,17 +72,17 @@ def erase(
     state_answers = (
         []
         if signals is None
-        else _in_state(key, raw, requests_to(signals, client, rest_client, answers), timeout)
+        else _erase_from_state(key, raw, requests_to(signals, client, rest_client, answers), timeout)
     )
-    covered = partial(_is_covered, rest_client, state_answers, timeout)
+    covered = partial(_await_checkpoints, rest_client, state_answers, timeout)
     # Each line is printed before the next place is asked, which may be away.
     for line in chain(
-        _in_journal(key if raw else key_text(key), store, journal, state_answers, covered)
+        _erase_from_journal(key if raw else key_text(key), store, journal, state_answers, covered)
         if store or journal
         else (),
-        _in_files(key, raw, path) if path is not None else (),
-        _in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
-        _in_checkpoints(rest_client) if rest_client is not None else (),
+        _erase_from_files(key, raw, path) if path is not None else (),
+        _describe_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
+        _describe_checkpoints(rest_client) if rest_client is not None else (),
     ):
         typer.echo(plain_text(line))
     typer.echo(
@@ -90,8 +90,12 @@ def erase(
     )
 
 
-def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
-    """Let the job erase the key, and return the answers of its agents. It ends the command if one rejects."""
+def _erase_from_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
+    """Ask the job to erase the key from its state, print what it answers, and return the answers.
+
+    Raises:
+        typer.Exit: An agent rejects the request, or none answers in time.
+    """
     from flink_agents.api.events.key_requests import ERASED, erase_request, for_key_text
 
     request = for_key_text(erase_request(None), key) if raw else erase_request(key_value(key))
@@ -102,37 +106,45 @@ def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> lis
     if not answers:
         typer.echo(f"state: the job has not answered within {seconds:g} s", err=True)
         raise typer.Exit(NO_ANSWER)
-    rejected = False
+    is_rejected = False
     for answer in answers:
         agent = plain_text(str(answer.get("agent")))
         if answer.get("outcome") != ERASED:
             typer.echo(f"state of {agent}: rejected: {plain_text(str(answer.get('reason')))}", err=True)
-            rejected = True
+            is_rejected = True
             continue
         note = "its number of runs stays" if answer.get("known", True) else "it had nothing"
         typer.echo(
             f"state of {agent}: erased {plain_text(str(answer.get('values', 0)))} values of memory; {note}"
         )
-    if rejected:
+    if is_rejected:
         raise typer.Exit(REJECTED_CODE)
     return answers
 
 
-def _in_journal(
+def _erase_from_journal(
     text: str,
     store: str | None,
     journal: str | None,
     answers: Sequence[Mapping[str, Any]],
     covered: Callable[[], bool],
 ) -> Iterator[str]:
-    """Remove the records of runs that have ended by the job's own answer, once a checkpoint has their ends.
+    """Remove the journal records of ended runs, and yield a line for each journal.
 
-    All others are needed: a run that is replayed would repeat its durable steps.
+    A run has ended if the job's own answer says so and a later checkpoint is complete. The records of all
+    others are needed: a run that is replayed would repeat its durable steps.
+
+    Args:
+        text: Canonical text of the key.
+        store: Name of the store; None for the configured one.
+        journal: File of the store; None for the configured one.
+        answers: The job's answers to the request to erase the key.
+        covered: Returns True if the checkpoint is complete; waits for it.
     """
     from flink_agents.cli.journals import operations
 
     place = operations.Place(store, {} if journal is None else {"path": journal})
-    ended = {
+    last_ended_runs = {
         str(answer.get("journal")): answer["through"]
         for answer in answers
         if type(answer.get("through")) is int
@@ -140,27 +152,28 @@ def _in_journal(
     for key_journal in place.run_query(partial(operations.show_key, text=text, job=None, run=None)):
         job = key_journal["job"]
         runs = [run["run"] for run in key_journal["runs"]]
-        last = max((run for run in runs if run <= ended.get(job, -1)), default=None)
+        last = max((run for run in runs if run <= last_ended_runs.get(job, -1)), default=None)
         removed = 0
-        why = "no answer of the job says that these runs have ended"
+        kept_reason = "no answer of the job says that these runs have ended"
         if last is not None:
-            why = "no checkpoint was completed since the answer: repeat it, with a longer --timeout"
+            kept_reason = "no checkpoint was completed since the answer: repeat it, with a longer --timeout"
             if covered():
                 prune = partial(operations.prune_key, text=text, job=job, through=last)
                 removed = sum(result["removed"] for result in place.run_query(prune))
-                why = ""
+                kept_reason = ""
                 runs = [run for run in runs if run > last]
         yield f"journal of {job}: removed {removed} records"
         if runs:
-            yield f"journal of {job}: keeps {len(runs)} runs: {why or 'they came later'}"
+            yield f"journal of {job}: keeps {len(runs)} runs: {kept_reason or 'they came later'}"
 
 
-def _is_covered(
+def _await_checkpoints(
     rest_client: ClusterRest | None, answers: Sequence[Mapping[str, Any]], seconds: float
 ) -> bool:
-    """Wait until each job of the agents that answered has a checkpoint that began after the answer.
+    """Wait until each job of the answering agents has a checkpoint that began after the answer.
 
-    A job that is restored from an earlier one reads the records of runs that ended since then.
+    A job that is restored from an earlier one reads the records of runs that ended since then. Returns False
+    after ``seconds``, or without a cluster.
     """
     if rest_client is None:
         return False
@@ -182,16 +195,16 @@ def _is_covered(
         time.sleep(POLL_SECONDS)
 
 
-def _in_files(key: str, raw: bool, path: Path) -> Iterator[str]:
+def _erase_from_files(key: str, raw: bool, path: Path) -> Iterator[str]:
     from flink_agents.trace.erasing import erase_files
 
     # A key that JSON does not have is named by its canonical text, as `runs` shows it.
-    named = {key} if raw else {key_text(key), *([key] if shown_key(key) == key else ())}
-    done = erase_files(path, named, time.time() - OPEN_SECONDS)
-    yield f"trace files: removed {done.records} records from {done.files} files"
+    canonical_keys = {key} if raw else {key_text(key), *([key] if shown_key(key) == key else ())}
+    erased = erase_files(path, canonical_keys, time.time() - OPEN_SECONDS)
+    yield f"trace files: removed {erased.records} records from {erased.files} files"
 
 
-def _in_topics(topics: list[str], client: str | None) -> Iterator[str]:
+def _describe_topics(topics: list[str], client: str | None) -> Iterator[str]:
     if not topics:
         return
     from flink_agents.cli.kafka.topics import client_options
@@ -216,17 +229,17 @@ def _topic_retention(config: Any) -> str:
     return f"records of the key stay for {days} after they were written (retention.ms)"
 
 
-def _in_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
+def _describe_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
     for job in _running_jobs(rest_client):
         latest = _latest_checkpoints(rest_client, job)
-        done = latest.get("completed") or {}
+        completed = latest.get("completed") or {}
         yield (
             f"checkpoints of {job['name']}: those before now hold the key until Flink removes them; "
-            f"the latest is number {done.get('id', 'none')}"
+            f"the latest is number {completed.get('id', 'none')}"
         )
-        saved = latest.get("savepoint")
-        if saved:
-            yield f"savepoint {saved.get('external_path')}: holds the key until you remove it"
+        savepoint = latest.get("savepoint")
+        if savepoint:
+            yield f"savepoint {savepoint.get('external_path')}: holds the key until you remove it"
 
 
 def _running_jobs(rest_client: ClusterRest) -> list[dict[str, Any]]:
@@ -236,7 +249,7 @@ def _running_jobs(rest_client: ClusterRest) -> list[dict[str, Any]]:
 
 
 def _latest_checkpoints(rest_client: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the latest checkpoints of a job; nothing if it takes none."""
+    """Return the latest checkpoints of a job by kind, as Flink describes them; empty if it takes none."""
     from flink_agents.api.errors import ClusterError
 
     try:

@@ -23,7 +23,7 @@ ERROR_EXIT = 2
 
 
 def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command print an error of this package without a traceback, and exit with 2."""
+    """Wrap a command: it prints an error of this package without a traceback, and exits with 2."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -44,7 +44,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @contextmanager
 def reports_lost_output() -> Iterator[None]:
-    """Exit without a traceback if the output cannot be written."""
+    """Exit without a traceback if the block cannot write its output: the reader left, or the disk is full."""
     try:
         yield
         if sys.stdout is not None:
@@ -62,7 +62,7 @@ def reports_lost_output() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Let the interpreter end quietly: it writes the rest of its buffers again."""
+    """Redirect unwritable streams to the null device: at its end, the interpreter flushes them again."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -74,7 +74,11 @@ def _discard_output() -> None:
 
 @contextmanager
 def report_errors(failures: set[str]) -> Iterator[None]:
-    """Print an error of this package, each one once, and continue. ``failures`` collects them."""
+    """Print an error of this package that the block raises to stderr, and continue after the block.
+
+    Args:
+        failures: The texts of printed errors, each of which is printed once; this adds to them.
+    """
     try:
         yield
     except AgentsError as error:
@@ -85,7 +89,7 @@ def report_errors(failures: set[str]) -> Iterator[None]:
 
 
 def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command reject jobs in modules that it imports for their definitions."""
+    """Wrap a command: modules that it imports for their agents cannot start jobs meanwhile."""
     name = command.__name__.replace("_", " ")
 
     @wraps(command)
@@ -97,6 +101,6 @@ def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def from_command_line(context: typer.Context) -> list[str]:
-    """Return the names of the parameters that the command line has."""
+    """Return the names of the parameters that were given on the command line, not by defaults."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

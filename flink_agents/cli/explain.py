@@ -22,7 +22,15 @@ _LOCAL_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\(#fa\d{4}\)")
 
 @dataclass(frozen=True)
 class ErrorEntry:
-    """One error: its code, its class, that class's parent, a few words, and the Markdown below its title."""
+    """The entry of an error in the index of errors.
+
+    Attributes:
+        code: Its code, such as ``FA4001``.
+        name: Name of its class.
+        parent: Name of the parent class.
+        meaning: What it means, in a few words.
+        text: The Markdown below its title.
+    """
 
     code: str
     name: str
@@ -33,14 +41,14 @@ class ErrorEntry:
 
 @cache
 def entries_text() -> str:
-    """Return the Markdown of all entries, without its title."""
+    """Return the Markdown of all entries, without the title of the page."""
     text = resources.files("flink_agents.cli").joinpath("error_entries.md").read_text("utf-8")
     return text[text.index("### ") :]
 
 
 @cache
 def read_entries() -> dict[str, ErrorEntry]:
-    """Return all entries by code, in the order of the page."""
+    """Parse all entries, and return them by code, in the order of the page."""
     parts = _ENTRY.split(entries_text())
     entries_by_code: dict[str, ErrorEntry] = {}
     for code, body in zip(parts[1::2], parts[2::2], strict=True):
@@ -54,7 +62,7 @@ def read_entries() -> dict[str, ErrorEntry]:
 
 
 def render_index() -> str:
-    """Return the headings and entries of the index at the end of ``docs/errors.md``."""
+    """Return the index at the end of ``docs/errors.md`` as Markdown: a heading and a line for each error."""
     lines: list[str] = []
     entries_by_code = read_entries()
     for line in entries_text().splitlines():
@@ -67,7 +75,7 @@ def render_index() -> str:
 
 
 def find_entry(word: str) -> ErrorEntry | None:
-    """Return the entry of a code, with or without ``FA``, or of a class."""
+    """Return the entry of a code, with or without ``FA``, or of a class name; None if there is none."""
     wanted = word.strip("[]").upper()
     for entry in read_entries().values():
         if wanted in (entry.code, entry.code.removeprefix("FA"), entry.name.upper()):
@@ -76,7 +84,7 @@ def find_entry(word: str) -> ErrorEntry | None:
 
 
 def plain_entry(entry: ErrorEntry) -> str:
-    """Return the entry for a terminal; links become URLs."""
+    """Return an entry as text for a terminal, with URLs in place of links."""
     text = _LOCAL_LINK.sub(r"\g<text>", entry.text)
     text = _PAGE_LINK.sub(
         lambda link: f"{link['text']} ({DOCS_URL}{link['page']}.html{link['anchor'] or ''})", text
@@ -104,8 +112,12 @@ def explain(
         names = [
             name for error_entry in read_entries().values() for name in (error_entry.code, error_entry.name)
         ]
-        near = difflib.get_close_matches(error, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else " 'flink-agents explain' lists all errors."
+        close_names = difflib.get_close_matches(error, names, n=1)
+        hint = (
+            f" Did you mean {close_names[0]!r}?"
+            if close_names
+            else " 'flink-agents explain' lists all errors."
+        )
         typer.echo(f"Unknown error {error!r}.{hint}", err=True)
         raise typer.Exit(ERROR_EXIT)
     typer.echo(plain_entry(entry))

@@ -95,24 +95,28 @@ class JobGroup(TyperGroup):
 
 
 def find_job_file() -> Path | None:
-    """Return the file that the environment names, or that of the working directory; None without one.
+    """Return the file that the environment names, else that of the working directory; None without one.
 
     Raises:
         OptionError: The file of the working directory belongs to another user.
     """
-    named = os.environ.get(JOB_FILE_VARIABLE)
-    if named:
-        return Path(os.path.expanduser(named))
-    here = Path(NAME)
+    named_file = os.environ.get(JOB_FILE_VARIABLE)
+    if named_file:
+        return Path(os.path.expanduser(named_file))
+    local_file = Path(NAME)
     # A directory, or a broken link, is an error when it is read.
-    if not os.path.lexists(here):
+    if not os.path.lexists(local_file):
         return None
-    _check_owner(here)
-    return here
+    _check_owner(local_file)
+    return local_file
 
 
 def _check_owner(file: Path) -> None:
-    """Reject another user's file: it names code to import, and brokers that get answers and credentials."""
+    """Reject another user's file: it names code to import, and brokers that get answers and credentials.
+
+    Raises:
+        OptionError: Its owner is neither this user nor root.
+    """
     if not hasattr(os, "geteuid"):
         return
     owners = {os.lstat(file).st_uid, *([os.stat(file).st_uid] if file.exists() else ())}
@@ -126,14 +130,14 @@ def _check_owner(file: Path) -> None:
 
 
 def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
-    """Return the options in a file, and those of one of its jobs.
+    """Return the options in a file by name, merged with those of one of its jobs.
 
     Args:
         file: The file.
-        job: Name of a job, whose table goes before the options at the top.
+        job: Name of a job, whose table takes precedence over the top of the file. None: only the top.
 
     Raises:
-        OptionError: The file cannot be read, has unknown or invalid options, or no such job.
+        OptionError: The file cannot be read, an option is unknown or invalid, or there is no such job.
     """
     options = _load_file(file)
     jobs = options.pop(JOBS, {})
@@ -215,7 +219,7 @@ _NAMES_OF_UI = "correct the file: its options have the names of the options of '
 
 
 def _invalid_value_error(file: Path, key: str, value: Any, expected: str) -> OptionError:
-    """Return the error of a value, without the value: it may be a password."""
+    """Return the error for an invalid value. It names only the type: the value may be a password."""
     return OptionError(
         f"{file}: invalid option {key!r}", expected=expected, found=_value_kind(value), fix=_NAMES_OF_UI
     )
@@ -230,7 +234,7 @@ def _value_kind(value: Any) -> str:
 
 
 def takes_options(group: TyperGroup, command: str | None) -> bool:
-    """Return True if a command has options that the file may set."""
+    """Return True if the file may set options of a command; None stands for no command."""
     everything: Values = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(LISTS, [""])}
     return bool(_has_defaults(defaults_of(group, everything).get(command or "", {})))
 
@@ -240,7 +244,14 @@ def _has_defaults(defaults: Mapping[str, Any]) -> bool:
 
 
 def given_options(command: Any, arguments: Sequence[str]) -> Set[str]:
-    """Return the options on a command line: the parser of the command tells them from values and keys."""
+    """Return the options on a command line, such as ``--path``.
+
+    The parser of the command distinguishes them from values and arguments.
+
+    Args:
+        command: The click command, or group, that takes the arguments.
+        arguments: The arguments.
+    """
     context = command.context_class(command, resilient_parsing=True)
     _, remaining_arguments, order = command.make_parser(context).parse_args(list(arguments))
     options = {
@@ -248,21 +259,22 @@ def given_options(command: Any, arguments: Sequence[str]) -> Set[str]:
         for parameter in order
         if isinstance(parameter, TyperOption) and parameter.name
     }
-    inner = (
+    subcommand = (
         command.commands.get(remaining_arguments[0])
         if isinstance(command, TyperGroup) and remaining_arguments
         else None
     )
-    return options if inner is None else options | given_options(inner, remaining_arguments[1:])
+    return options if subcommand is None else options | given_options(subcommand, remaining_arguments[1:])
 
 
 def defaults_of(group: TyperGroup, values: Values, passed_options: Set[str] = frozenset()) -> dict[str, Any]:
-    """Return the defaults of all commands of a group, as click takes them.
+    """Return the defaults of the options of all commands in a group, as ``default_map`` of click.
 
     Args:
         group: The commands.
-        values: What the file says.
-        passed_options: The options on the command line, which go before.
+        values: Options in the file, by name.
+        passed_options: Options on the command line. Options of the file that name the same place are left
+            out.
     """
 
     def inner(command: Any, names: Mapping[str, str], instead: Mapping[str, Set[str]]) -> dict[str, Any]:
@@ -276,8 +288,8 @@ def defaults_of(group: TyperGroup, values: Values, passed_options: Set[str] = fr
             )
         return defaults
 
-    every = inner(group, {}, {})
-    return {name: every[name] for name in group.commands if name not in _NOT_FOR}
+    defaults_by_command = inner(group, {}, {})
+    return {name: defaults_by_command[name] for name in group.commands if name not in _NOT_FOR}
 
 
 def _command_defaults(command: Any, names: Mapping[str, str], values: Values) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 def parse_key(text: str) -> Any:
-    """Return the JSON value of a text, with tuples for arrays; the text itself if it is not JSON."""
+    """Parse a text as JSON, with tuples for arrays; return the text itself if it is not JSON."""
     try:
         return _convert_arrays(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):
@@ -15,7 +15,7 @@ def parse_key(text: str) -> Any:
 
 
 def key_value(text: str) -> Any:
-    """Return the key of a command line argument: its JSON value if that can be a key, or the text."""
+    """Return the key that an argument names: its JSON value if a run can have that key, else the text."""
     from flink_agents.runtime.serde.keys import encode_key
 
     value = parse_key(text)
@@ -27,16 +27,17 @@ def key_value(text: str) -> Any:
 
 
 def key_text(text: str) -> str:
-    """Return the canonical text of the one key that an argument names."""
+    """Return the canonical text of the key that an argument names."""
     from flink_agents.runtime.serde.keys import encode_key
 
     return encode_key(key_value(text))
 
 
 def key_texts(text: str) -> set[str]:
-    """Return the canonical texts that an argument may mean: of its value, of the string, or itself.
+    """Return the canonical texts that an argument may mean: its JSON value, the string, or the text itself.
 
-    So a reader finds the string ``"1"`` by ``1``, too. What removes a key uses :func:`key_text`.
+    So ``1`` also finds the string ``"1"``. Commands that remove a key use :func:`key_text`, which is
+    unambiguous.
     """
     from flink_agents.runtime.serde.keys import encode_key
 
@@ -46,9 +47,9 @@ def key_texts(text: str) -> set[str]:
 
 
 def shown_key(canonical: str) -> str:
-    """Return a key as :func:`key_value` reads it; its canonical text if that is not possible.
+    """Return a key in the form that :func:`key_value` reads; its canonical text if there is no such form.
 
-    No class is imported for it: a trace may come from anywhere.
+    No class is imported, since a trace may come from anywhere.
     """
     from flink_agents.runtime.serde.keys import decode_key
 

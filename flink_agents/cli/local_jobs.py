@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def local_jobs(traces: Path | None = None) -> dict[str, LocalJobState]:
-    """Return local jobs by their identity, which the records of their runs have.
+    """Return the local jobs near here by identity, which the records of their runs have.
 
     Args:
-        traces: The files of a trace; the jobs that write them come first.
+        traces: Directory or file of a trace; the jobs that write it come first. None for none.
     """
     from flink_agents.runtime.flink.resume.local_jobs import jobs_of
 
@@ -25,7 +25,7 @@ def local_jobs(traces: Path | None = None) -> dict[str, LocalJobState]:
 
 
 def state_directory() -> Path:
-    """Return the directory of the folders of local jobs, by the options or in the current directory."""
+    """Return the directory with the folders of local jobs: that of the options, else the default here."""
     from flink_agents.api.settings.options import AgentOptions, Configuration
     from flink_agents.runtime.flink.resume.job_run import STATE_DIR
 
@@ -33,6 +33,6 @@ def state_directory() -> Path:
 
 
 def stopped_jobs(runs: Iterable[RunTrace], jobs: Mapping[str, LocalJobState]) -> list[LocalJobState]:
-    """Return the jobs of unfinished runs that do not run, each once."""
+    """Return the local jobs of unfinished runs that do not run now, each once."""
     identities = {run.last.job: None for run in runs if run.status in UNFINISHED}
     return [jobs[identity] for identity in identities if identity in jobs and not jobs[identity].runs]

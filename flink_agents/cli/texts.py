@@ -8,7 +8,15 @@ import typer
 
 
 def named_values(options: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Return the values of an option that takes ``name=value`` any number of times."""
+    """Parse the values of an option that takes ``name=value`` any number of times.
+
+    Args:
+        options: The values; None if the option is not used.
+        option: Name of the option, for the error.
+
+    Raises:
+        typer.BadParameter: A value has no ``=``.
+    """
     values: dict[str, str] = {}
     for assignment in options or ():
         name, equals, value = assignment.partition("=")
@@ -19,7 +27,7 @@ def named_values(options: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` on one line, without characters that a terminal would interpret or cannot show."""
+    """Return ``text`` as one line; control and other unprintable characters are escaped."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text

@@ -91,7 +91,7 @@ def ui(
 
 
 def serve_console(settings: ConsoleSettings, access: Access, open_browser: bool = False) -> None:
-    """Serve the console until it is interrupted.
+    """Serve the console, and return when it is interrupted.
 
     Raises:
         MissingExtraError: Its packages are not installed.
@@ -106,11 +106,11 @@ def serve_console(settings: ConsoleSettings, access: Access, open_browser: bool 
 
 @contextmanager
 def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
-    """Serve the console of a job in this process, and yield its address.
+    """Serve the console of a job in a thread of this process during the block; yield its address.
 
     Args:
-        trace: The directory of the job's trace.
-        port: Its port; a free one if it is in use.
+        trace: Directory of the job's trace.
+        port: Its port. If it is in use, a free one.
     """
     from flink_agents.api.errors import ConsoleError
     from flink_agents.ui.settings import Access, ConsoleSettings
@@ -132,7 +132,7 @@ def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
 
 @contextmanager
 def _create_server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, socket.socket, str]]:
-    """Yield a server that is not running yet, its socket, and its address."""
+    """Yield a server that does not run yet, the socket on which it will listen, and its address."""
     from flink_agents.api.errors import MissingExtraError
 
     try:
@@ -193,7 +193,11 @@ def _read_plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
 
 
 def _journal_reader(store: str | None, journal: str | None) -> JournalReader | None:
-    """Return a reader of journals; None if no store is named or found."""
+    """Return the function that reads journals for the console; None if there is no store.
+
+    Raises:
+        OptionError: The named store or file does not exist.
+    """
     from flink_agents.api.errors import OptionError
     from flink_agents.cli.journals.operations import Place, show_key
 

@@ -36,7 +36,7 @@ MAX_SHOWN = 500
 
 @dataclass(frozen=True)  # With slots, Message[int](...) would fail.
 class Message(Generic[T]):
-    """A message that another job has emitted.
+    """An output of an agent, as read from a line that :func:`write_envelope` wrote.
 
     Attributes:
         value: The value that the agent emitted.
@@ -48,12 +48,12 @@ class Message(Generic[T]):
 
     @property
     def message_id(self) -> str | None:
-        """The id that a downstream agent's outputs have as their parent."""
+        """Id of the message, which outputs of a downstream agent have as parent; None without lineage."""
         return None if self.lineage is None else self.lineage.id
 
     @property
     def traceparent(self) -> str | None:
-        """The span that a downstream agent's runs continue; None if the output has no lineage."""
+        """Trace context of its run, which runs of a downstream agent continue; None without lineage."""
         return None if self.lineage is None else self.lineage.traceparent
 
 
@@ -69,12 +69,12 @@ def write_envelope(output: Any) -> str:
     traced = isinstance(output, TracedOutput)
     value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
     try:
-        plain = jsonable(value)
+        json_value = jsonable(value)
         # Fields that are None are omitted: older versions do not know the trace context.
         texts = {} if lineage is None else sendable(asdict(lineage))
         origin = {name: text for name, text in texts.items() if text is not None} or None
-        written = {"version": VERSION, "lineage": origin}
-        return json.dumps({**written, "value": plain}, allow_nan=False, separators=(",", ":"))
+        envelope = {"version": VERSION, "lineage": origin}
+        return json.dumps({**envelope, "value": json_value}, allow_nan=False, separators=(",", ":"))
     except (PydanticSerializationError, ValueError, TypeError) as error:
         raise EnvelopeError(
             "a value cannot be written into an envelope",
@@ -102,10 +102,10 @@ class EnvelopeReader(Generic[T]):
         return TypeAdapter(self.kind)
 
     def __call__(self, line: str) -> Message[T]:
-        """Return the message.
+        """Parse a line.
 
         Raises:
-            EnvelopeError: The line is not an envelope, is one of a later version, or has a value of another
+            EnvelopeError: The line is not an envelope, a newer version wrote it, or its value is of another
                 type.
         """
         try:

@@ -23,15 +23,16 @@ _MASK = "**********"
 """The text that Pydantic writes in place of a secret."""
 
 _SIGNS = (b"null", b"NaN", b"Infinity", _MASK.encode())
-"""One of these is in what Pydantic writes for a number that JSON lacks, or for a secret."""
+"""Pydantic's JSON contains one of these if the value has a number that JSON lacks, or a secret."""
 
 
 def write_json(value: Any) -> bytes:
-    """Return a value as JSON.
+    """Return a value as JSON in UTF-8.
 
     Raises:
-        PydanticSerializationError: Pydantic cannot write it.
-        ValueError: It has NaN or an infinity where Pydantic writes null, a secret, or too many levels.
+        PydanticSerializationError: Pydantic cannot write the value.
+        ValueError: The value has a secret, too many levels, or NaN or an infinity that Pydantic writes as
+            null.
     """
     try:
         data = to_json(value)
@@ -48,11 +49,11 @@ def _write_json(plain: Any) -> bytes:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value as one that JSON has.
+    """Convert a value to dicts, lists, strings, numbers, bools and None, which the module ``json`` can write.
 
     Raises:
-        PydanticSerializationError: Pydantic cannot write it.
-        ValueError: It has NaN or an infinity where Pydantic writes null, or a secret.
+        PydanticSerializationError: Pydantic cannot write the value.
+        ValueError: The value has a secret, or NaN or an infinity that Pydantic writes as null.
     """
     value = sendable(value)
     plain = to_jsonable_python(value, inf_nan_mode="constants")
@@ -74,16 +75,16 @@ def jsonable(value: Any) -> Any:
 
 
 def _check_types(value: Any) -> None:
-    """Reject a model whose types would read the text of a number as text.
+    """Check that no model in a value would read NaN or an infinity back as a string, such as ``float | str``.
 
     Raises:
-        ValueError: The value is one, or has one.
+        ValueError: A field of a model, or of a dataclass, would.
     """
     if isinstance(value, Mapping):
         value = list(cast("Mapping[Any, Any]", value).values())
     if isinstance(value, list | tuple | set | frozenset | deque):
-        for item in cast("Iterable[Any]", value):
-            _check_types(item)
+        for element in cast("Iterable[Any]", value):
+            _check_types(element)
     numbers = _count_parts(_ANY.dump_python(value), _is_no_number)
     if not numbers or not (isinstance(value, BaseModel) or dataclasses.is_dataclass(value)):
         return
@@ -102,12 +103,17 @@ def _check_types(value: Any) -> None:
 
 
 def read_json(adapter: TypeAdapter[Any], data: bytes | str) -> Any:
-    """Return the value of JSON that :func:`write_json` wrote.
+    """Parse JSON that :func:`write_json` wrote.
 
-    A strict type takes no text for a number, so it gets the texts of numbers that JSON lacks as numbers.
+    A strict type rejects a string for a float. So strings such as ``"NaN"`` are replaced by numbers where it
+    does.
+
+    Args:
+        adapter: The type of the result.
+        data: The JSON.
 
     Raises:
-        ValidationError: It does not have the type of the adapter.
+        ValidationError: The JSON does not have the type of the adapter.
     """
     try:
         return adapter.validate_json(data)
@@ -127,7 +133,13 @@ def read_json(adapter: TypeAdapter[Any], data: bytes | str) -> Any:
 
 
 def _replace_text(content: Any, place: Iterable[int | str]) -> None:
-    """Replace the text of a number at a place that Pydantic names; it may name members of unions as well."""
+    """Replace a string such as ``"NaN"`` by its number, in place.
+
+    Args:
+        content: Parsed JSON.
+        place: Keys and indexes that lead to the string, from Pydantic's error. Names of union members are
+            skipped.
+    """
     for part in place:
         try:
             inner = content[part]
@@ -141,7 +153,7 @@ def _replace_text(content: Any, place: Iterable[int | str]) -> None:
 
 
 def _is_no_number(value: Any) -> bool:
-    """Return True for a number that JSON does not have."""
+    """Return True for NaN and infinities, which JSON does not have."""
     return isinstance(value, float) and not math.isfinite(value)
 
 
@@ -154,7 +166,10 @@ def _is_special(value: Any) -> bool:
 
 
 def _count_parts(value: Any, matches: Callable[[Any], bool]) -> int:
-    """Count the parts of a value that match. A number that is a key becomes a string in any case."""
+    """Count the values in nested mappings and collections for which ``matches`` returns True.
+
+    Keys count as well, except floats: Pydantic writes each key as a string.
+    """
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
         keys = sum(not isinstance(key, float) and matches(key) for key in entries)

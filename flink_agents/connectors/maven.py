@@ -19,13 +19,16 @@ _TRIES = 3
 
 
 def fetch_jar(coordinates: str) -> Path:
-    """Return the jar file of one artifact, ``group:artifact:version``; downloads it if it is missing.
+    """Return the local jar file of an artifact; download it if it is missing.
 
-    Only one process at a time does so, because jgo writes into the final file, which others would consider
-    complete.
+    Waits while another process downloads the same artifact: jgo writes into the final file, which others
+    would consider complete.
+
+    Args:
+        coordinates: ``group:artifact:version``.
 
     Raises:
-        Exception: It cannot be downloaded: errors of HTTP, of XML, of files, and plain ones.
+        Exception: The file cannot be downloaded. jgo documents no classes: errors of HTTP, XML and files.
     """
     import jgo
     from jgo.config import GlobalSettings
@@ -34,16 +37,24 @@ def fetch_jar(coordinates: str) -> Path:
     settings = GlobalSettings.load()
     with lock_path(Path(settings.cache_dir) / f"flink-agents-{name}-{version}.lock"):
         artifacts = jgo.resolve(coordinates, repositories=settings.repositories)
-        wanted = (
+        matching_artifacts = (
             artifact
             for artifact in artifacts
             if (artifact.groupId, artifact.artifactId, artifact.version) == (group, name, version)
         )
-        return download_artifact(next(wanted))
+        return download_artifact(next(matching_artifacts))
 
 
 def download_artifact(artifact: Any) -> Path:
-    """Return the complete file of a jgo artifact."""
+    """Download an artifact unless its file exists and is complete, and return the file.
+
+    Args:
+        artifact: An artifact that ``jgo.resolve`` returned.
+
+    Raises:
+        Exception: The last of three attempts failed.
+        RuntimeError: Each attempt got a file that is no jar.
+    """
     for attempt in range(1, _TRIES + 1):
         try:
             jar = Path(artifact.resolve())
@@ -61,7 +72,7 @@ def download_artifact(artifact: Any) -> Path:
 
 @contextmanager
 def lock_path(path: Path) -> Iterator[None]:
-    """Let one process or thread enter at a time; the others wait."""
+    """Hold an exclusive lock on a file, which is created if needed; wait for other processes and threads."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,15 +29,15 @@ from flink_agents.runtime.journal.forwarding import ForwardingStore
 
 
 class Fault(StrEnum):
-    """The outcome of an append.
+    """A way in which an append fails.
 
     Attributes:
-        REFUSED: Nothing is stored, and the caller knows: ``StoreUnavailableError``. Also noted if a record is
-            too large for the store itself.
-        LOST: Nothing is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
-        UNACKNOWLEDGED: It is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
-        HANGS: Nothing is stored, and the append does not return before the attempt ends.
-        HANGS_STORED: It is stored, and the append does not return before the attempt ends.
+        REFUSED: Nothing is stored, and the caller gets ``StoreUnavailableError``. Also noted if the store
+            rejects a record as too large.
+        LOST: Nothing is stored, and the caller gets ``AppendOutcomeUnknownError``.
+        UNACKNOWLEDGED: The records are stored, but the caller gets ``AppendOutcomeUnknownError``.
+        HANGS: Nothing is stored, and the append waits until the attempt ends.
+        HANGS_STORED: The records are stored, and the append waits until the attempt ends.
     """
 
     REFUSED = "refused"
@@ -48,12 +48,12 @@ class Fault(StrEnum):
 
     @property
     def stores(self) -> bool:
-        """True if the records are stored."""
+        """True if the append stores its records."""
         return self in (Fault.UNACKNOWLEDGED, Fault.HANGS_STORED)
 
     @property
     def hangs(self) -> bool:
-        """True if the append does not return."""
+        """True if the append waits until the attempt ends."""
         return self in (Fault.HANGS, Fault.HANGS_STORED)
 
 
@@ -62,19 +62,19 @@ Choose = Callable[[int, JournalKey, Sequence[Record]], "Fault | None"]
 
 
 def at_append(number: int, fault: Fault) -> Choose:
-    """Return a chooser that fails the append with that number over all attempts, from 0."""
+    """Return a chooser of ``fault`` for the append with a number, counted from 0 over all attempts."""
     return lambda append_number, journal, records: fault if append_number == number else None
 
 
 def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
-    """Return a chooser that fails an append with a record of that kind: the first, or that ``number``."""
-    seen: list[int] = []
+    """Return a chooser of ``fault`` for the append ``number``, from 0, of those with a record of ``kind``."""
+    matching_appends: list[int] = []
 
     def choose(append_number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         if all(record.kind is not kind for record in records):
             return None
-        seen.append(append_number)
-        return fault if len(seen) == number + 1 else None
+        matching_appends.append(append_number)
+        return fault if len(matching_appends) == number + 1 else None
 
     return choose
 
@@ -83,11 +83,11 @@ class Faults:
     """Makes the stores of all attempts, which share their records, and decides when they fail.
 
     Args:
-        choose: Called for each append. Default: none fails.
-        make: Makes the store that holds the records. Default: stores in memory of one place.
+        choose: Chooses the fault of each append; None if it succeeds. Default: all succeed.
+        make: Creates the store that holds the records. Default: stores of one place in memory.
 
     Attributes:
-        appends: All requested appends, in order, with their faults.
+        appends: All appends so far: journal, records, and fault or None.
         hanging: Set while an append hangs.
     """
 
@@ -102,11 +102,11 @@ class Faults:
         self._lock = threading.Lock()
 
     def store(self) -> FaultyStore:
-        """Return a store for one attempt of one subtask."""
+        """Create the store of one attempt of one subtask; pass this method as ``store`` of a harness."""
         return FaultyStore(self._make(), self)
 
     def next_fault(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """Record an append, and return its fault."""
+        """Choose the fault of an append, and add both to ``appends``; None if it succeeds."""
         if journal.journal_id.startswith("\x00"):
             return None  # The runtime's own append, of no key.
         with self._lock:
@@ -115,7 +115,7 @@ class Faults:
             return fault
 
     def note_refused(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Note that the store itself refused the latest append of these records."""
+        """Change the fault of the latest append of these records: the store itself rejected it."""
         with self._lock:
             same = (entry[:2] == (journal, tuple(records)) for entry in self.appends[::-1])
             self.appends[~next(place for place, is_same in enumerate(same) if is_same)] = (
@@ -126,11 +126,11 @@ class Faults:
 
 
 class FaultyStore(ForwardingStore):
-    """A store that fails when a test wants it to.
+    """A store whose appends fail as a test chooses.
 
     Args:
         store: The store that holds the records.
-        faults: Decides when it fails.
+        faults: Chooses the appends that fail.
     """
 
     def __init__(self, store: ActionStateStore, faults: Faults) -> None:
@@ -140,7 +140,10 @@ class FaultyStore(ForwardingStore):
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Append, or meet the fault that is due."""
+        """Append records, or fail in the way that ``faults`` chooses.
+
+        After an unknown outcome, all further appends are rejected.
+        """
         if self._broken:
             raise closed_error("an append before this one had an unknown outcome")
         fault = self._faults.next_fault(journal, records)

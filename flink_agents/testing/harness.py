@@ -174,15 +174,15 @@ class OperatorHarness(Restarts):
     # -- driving ----------------------------------------------------------------------
 
     def push(self, record: Any, timestamp: int | None = None) -> list[Any]:
-        """Push a record to the operator, and return its outputs.
+        """Push a record to the operator, and return the outputs that follow.
 
         Args:
             record: The record.
-            timestamp: Its event time in milliseconds.
+            timestamp: Its event time in milliseconds; None for none.
 
         Raises:
-            ActionFailedError: An action raised and its policy is to fail.
-            KeyEncodingError: The record has no usable key.
+            ActionFailedError: An action raised, and its policy is to fail.
+            KeyEncodingError: The key of the record is of a type that no run can have.
         """
         start = len(self.outputs)
         deliver = self._deliver_record(record, timestamp)
@@ -198,8 +198,8 @@ class OperatorHarness(Restarts):
             key: The key, as the key selector returns it.
             name: Name of the signal.
             value: Its value.
-            id: Its id, unique among signals of the key.
-            wait: The id of the wait that it is for, from :meth:`waits`.
+            id: Its id: signals of a key with the same id count once.
+            wait: The id of the wait that it is for, from :meth:`waits`; None for any wait of that name.
         """
         start = len(self.outputs)
         signal = TaggedSignal(Signal(name, value, key, id, wait))
@@ -230,7 +230,7 @@ class OperatorHarness(Restarts):
         return self._push_together([(record, None) for record in records])
 
     def advance_time(self, time: int | timedelta) -> list[Any]:
-        """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
+        """Let wall-clock time pass, in milliseconds or as a duration; return the outputs that follow."""
         check_open(bool(self._subtasks))
         start = len(self.outputs)
         until = self.current_time + to_milliseconds(time, "advance_time")
@@ -239,7 +239,7 @@ class OperatorHarness(Restarts):
         return self.outputs[start:]
 
     def watermark(self, timestamp: int) -> list[Any]:
-        """Advance event time to ``timestamp`` (milliseconds); due timers fire."""
+        """Advance the watermark of the input, in milliseconds; return the outputs that follow."""
         check_open(bool(self._subtasks))
         start = len(self.outputs)
         self.current_watermark = max(self.current_watermark, to_milliseconds(timestamp, "watermark"))
@@ -249,7 +249,10 @@ class OperatorHarness(Restarts):
         return self.outputs[start:]
 
     def end_input(self) -> list[Any]:
-        """End a bounded input: the last watermark comes, and no processing-time timer fires."""
+        """End a bounded input, with the last watermark; return the outputs.
+
+        Processing-time timers do not fire.
+        """
         # Running until idle fires timers, and the timers of the end wait for runs in flight.
         runs_at_once = self._runs_at_once
         self._runs_at_once = False
@@ -274,7 +277,7 @@ class OperatorHarness(Restarts):
     # -- checkpoints ------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Take a checkpoint. From the first one on, inputs are recorded for :meth:`recover`."""
+        """Take a checkpoint. After the first one, inputs are kept for :meth:`recover`."""
         if self._inputs is None:
             self._inputs = []
         return replace(
@@ -307,9 +310,9 @@ class OperatorHarness(Restarts):
         self._start_operator(count, snapshot)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
-        """Restore, and push the inputs after ``snapshot`` again, like sources after a restore.
+        """Restore ``snapshot``, push the inputs after it again, as sources do, and return the new outputs.
 
-        ``reorder`` decides their order. The result is the new outputs. Arguments as for :meth:`restore`.
+        ``reorder`` decides the order of the inputs. The arguments are those of :meth:`restore`.
         """
         later = list((self._inputs or ())[snapshot.inputs :])
         self.restore(snapshot, parallelism)
@@ -320,22 +323,22 @@ class OperatorHarness(Restarts):
 
     @property
     def noted(self) -> Sequence[tuple[Any, int | None]]:
-        """Inputs since the first snapshot with their timestamps, without those that a restore removed."""
+        """The inputs since the first snapshot, with timestamps; those that a restore removed are missing."""
         return self._inputs or ()
 
     @property
     def current_time(self) -> int:
-        """The wall-clock time in milliseconds."""
+        """The wall-clock time of the harness, in milliseconds since the epoch."""
         return self._clock.time
 
     @property
     def retries_waiting(self) -> int:
-        """Number of calls and actions that wait for their next attempt."""
+        """Number of calls and actions that pause before their next attempt."""
         return self._pauses.waiting
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters, in order."""
+        """All dead letters so far, in order."""
         return self.side_output(DEAD_LETTER_TAG)
 
     @property
@@ -345,7 +348,7 @@ class OperatorHarness(Restarts):
 
     @property
     def observers(self) -> list[RunObserver]:
-        """The observers of the present operator, one subtask after the other."""
+        """The observers of the present operator, by subtask."""
         return [
             observer for subtask in self._subtasks for observer in subtask.shared.telemetry.observers.others
         ]
@@ -361,7 +364,7 @@ class OperatorHarness(Restarts):
         return self._meters.sum_metrics(self._subtasks).runtime
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
-        """Return the short-term memory of ``key``: plain values by dotted path."""
+        """Return the short-term memory of ``key``: values by dotted path."""
         subtask = self._subtask_of(encode_key(key))
         subtask.backend.key = encode_key(key)
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
@@ -379,7 +382,7 @@ class OperatorHarness(Restarts):
         return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
-        """Return the whole state of ``key``, as bytes."""
+        """Return the whole state of ``key``; its values are bytes."""
         return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
 
     # -- inside -----------------------------------------------------------------------
@@ -394,49 +397,49 @@ class OperatorHarness(Restarts):
         resume: Callable[[int], None] | None = None,
         again: Callable[[], None] | None = None,
     ) -> None:
-        """Do ``act`` and let it run to its end, under the forced conditions.
+        """Execute a step to its end, under the forced conditions: crashes, a restart before, or a replay.
 
         Args:
-            act: What to do.
-            resume: The rest of it after a number of inputs were taken. Default: all of it.
-            again: How to do it after a crash. Default: as before.
+            act: Executes the step.
+            resume: Executes the part of it after a number of inputs. None: all of it.
+            again: Executes the step after a crash. None: as ``act`` does.
         """
         check_open(bool(self._subtasks))
         if self._crashes is not None and (self._runs_at_once or resume is None):
-            whole = partial(self._to_the_end, act)
+            run_step = partial(self._to_the_end, act)
             Crashes(self, self._crashes).explore_crashes(
-                whole,
+                run_step,
                 (lambda input_count: self._to_the_end(partial(resume, input_count)))
                 if resume
-                else lambda input_count: whole(),
-                partial(self._to_the_end, again) if again else whole,
+                else lambda input_count: run_step(),
+                partial(self._to_the_end, again) if again else run_step,
                 ordered=again is None,
             )
             return
         if self._restart:
-            counted = self._meters.sum_metrics(self._subtasks)
+            previous_metrics = self._meters.sum_metrics(self._subtasks)
             self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
-            self._meters = MetricSums(counted)
+            self._meters = MetricSums(previous_metrics)
         if self._replay:
             self._do_twice(act)
         else:
             self._to_the_end(act)
 
     def _do_twice(self, act: Callable[[], None]) -> None:
-        """Do ``act``, discard the operator, and do it again; metrics count once."""
+        """Execute a step, discard the operator, and execute the step again; metrics count once."""
         checkpoint = self.checkpoint()
         time = self.current_time
-        counted = self._meters.sum_metrics(self._subtasks)
+        metrics = self._meters.sum_metrics(self._subtasks)
         self._to_the_end(act)
         if self._runs_at_once:
             # The first execution's metrics: the second one reads records and would measure less.
-            counted = self._meters.sum_metrics(self._subtasks)
+            metrics = self._meters.sum_metrics(self._subtasks)
         self.restore(checkpoint)
         self._clock.set_wall_clock(time)
-        self._meters = MetricSums(counted)
+        self._meters = MetricSums(metrics)
         self._to_the_end(act)
         if self._runs_at_once:
-            self._meters = MetricSums(counted, MetricSums().sum_metrics(self._subtasks))
+            self._meters = MetricSums(metrics, MetricSums().sum_metrics(self._subtasks))
 
     def _deliver_record(
         self, record: Any, timestamp: int | None, key: str | None = None
@@ -456,7 +459,7 @@ class OperatorHarness(Restarts):
         return self._through_flink(record, "a record") if several else record
 
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
-        """Push records with their timestamps before waiting for any of them."""
+        """Push records with their timestamps, and only then wait for their runs; return the outputs."""
         start = len(self.outputs)
         deliveries = [
             (record, self._deliver_record(*split_input(record, timestamp))) for record, timestamp in inputs
@@ -472,14 +475,14 @@ class OperatorHarness(Restarts):
     def _deliver_all(
         self, deliveries: Sequence[tuple[Any, Callable[[], None]]], delivered_count: int, again: bool
     ) -> None:
-        """Push inputs after the first ``delivered_count``; with ``again``, in the order after a crash."""
+        """Push the inputs after the first ``delivered_count``; with ``again``, in the order of a restore."""
         for _, deliver in reorder_inputs(
             deliveries[delivered_count:], self.reorder if again else None, itemgetter(0)
         ):
             deliver()
 
     def _fire_forced(self, fired: set[tuple[str, str, int]], *timer: *tuple[str, str, int]) -> None:
-        """Fire a timer under the forced conditions, once: a forced start may register it again, for ever."""
+        """Fire a timer under the forced conditions, once: a restart may register it again, for ever."""
         act = partial(self._fire_timer, *timer)
         if timer in fired:
             self._to_the_end(act)
@@ -488,7 +491,7 @@ class OperatorHarness(Restarts):
             self._execute(act)
 
     def _fire_all(self, kind: str, until: int) -> None:
-        """Fire all timers up to ``until``, and those that they register."""
+        """Fire all timers of a kind up to time ``until``, also those that they register."""
         if self._runs_at_once:
             self._fire_each(kind, until, partial(self._fire_forced, set()))
         else:

@@ -31,11 +31,11 @@ class RecordedCall:
     Attributes:
         sequence_number: Number of the run within its key.
         action: Name of the action that made the call.
-        function: The function, as records name it: ``module:qualname``, or the name of its settings.
-        request: The arguments as a string to display.
+        function: Name of the function in records: ``module:qualname``, or the name in its settings.
+        request: Its arguments as text, for display.
         value: Its result; None if it raised.
         error: Its error; None if it returned.
-        attempts: The number of attempts.
+        attempts: Number of its attempts.
     """
 
     sequence_number: int
@@ -48,7 +48,7 @@ class RecordedCall:
 
 
 def calls_of(codec: ValueCodec, records: list[Record]) -> list[RecordedCall]:
-    """Return the calls among the records of a journal, by their ends in each run."""
+    """Return the durable calls in the records of a journal, by run and then in the order of their ends."""
     runs: dict[int, list[Record]] = {}
     for record in records:
         runs.setdefault(record.seq, []).append(record)
@@ -72,10 +72,10 @@ def _call_of(codec: ValueCodec, number: int, action: str, ended: CallRecord) -> 
 
 
 async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any) -> list[Record]:
-    """Read the records of a key without disturbing owners that append.
+    """Read all records of a key of an agent; owners that append are not fenced.
 
     Args:
-        make: Makes the store.
+        make: Creates a store that is not open.
         agent: Name of the agent.
         key: The key.
     """
@@ -95,7 +95,7 @@ async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any)
 
 
 def answer_of(question: Callable[[], Awaitable[T]]) -> T:
-    """Await ``question`` in a separate thread: the caller's thread may have a running loop."""
+    """Await ``question()`` in a new thread, and return its result: this thread may have a running loop."""
     answers: list[T] = []
     failed: list[BaseException] = []
 
@@ -117,13 +117,12 @@ def answer_of(question: Callable[[], Awaitable[T]]) -> T:
 
 
 class Records(Builder):
-    """Shows records, and completes checkpoints. A base class of ``OperatorHarness``."""
+    """The records of durable calls, and checkpoints that prune them. A base class of ``OperatorHarness``."""
 
     def recorded_calls(self, key: Any = 0) -> list[RecordedCall]:
-        """Return the recorded calls of a key, by run and by their ends.
+        """Return the recorded durable calls of a key, by run and then in the order of their ends.
 
-        Calls of pruned runs are gone, and so are those of an attempt that failed before it
-        was retried.
+        Calls of pruned runs are missing, and calls of attempts of an action that was retried.
         """
         make_store = self._make_store
         if make_store is None:
@@ -132,20 +131,20 @@ class Records(Builder):
         return calls_of(ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)), records)
 
     def complete(self, snapshot: Snapshot) -> None:
-        """Complete a checkpoint, so that older records are pruned as in a job.
+        """Complete a checkpoint, so that the records that only earlier ones need are pruned, as in a job.
 
-        Earlier snapshots are not retained from then on: a restore from one may miss records.
+        Do not restore earlier snapshots afterwards: records that they need may be missing.
 
         Raises:
-            AgentConfigurationError: It was aborted, or the harness was made without ``checkpoints=True``.
+            AgentConfigurationError: The checkpoint was aborted, or the harness lacks ``checkpoints=True``.
         """
         self._checkpoints().complete_checkpoint(snapshot.number)
 
     def abort(self, snapshot: Snapshot) -> None:
-        """Abort a checkpoint: nothing is pruned for it, and it cannot be restored.
+        """Abort a checkpoint: it prunes nothing, and cannot be restored.
 
         Raises:
-            AgentConfigurationError: The harness was made without ``checkpoints=True``.
+            AgentConfigurationError: The harness lacks ``checkpoints=True``.
         """
         self._checkpoints().abort_checkpoint(snapshot.number)
 

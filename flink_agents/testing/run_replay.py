@@ -38,12 +38,13 @@ class RunReplay:
     """The outcome of a replay.
 
     Attributes:
-        calls: Each durable call in the order in which it was made: action, number, function, request.
-        outputs: Outputs of the run.
-        memory: Short-term memory of the key afterwards, by dotted path; as before the run if it
-            did not complete.
+        calls: Each durable call in the order in which it was made: action, number in its task, function,
+            arguments as text.
+        outputs: The outputs of the run.
+        memory: Short-term memory of the key after the run, by dotted path; that before the run if it did not
+            complete.
         ended: Why it ended early; None if it completed or waits.
-        waits: What the run waits for; empty if it completed.
+        waits: What the run waits for; empty if it does not wait.
     """
 
     calls: list[tuple[str, int, str, str]] = field(default_factory=list)
@@ -54,7 +55,7 @@ class RunReplay:
 
 
 class EndOfReplay(ControlFlow):
-    """A replay came to a call at which it ends. Not an ``Exception``: actions must not catch it."""
+    """Raised at the call at which a replay ends. It is no ``Exception``, so that actions do not catch it."""
 
 
 def replay_run(
@@ -65,8 +66,8 @@ def replay_run(
     Args:
         agent: The agent, or its class.
         journal: The journal of the run's key.
-        records: All records of the run, in the order of their append.
-        until_call: Number of durable steps to make; None for all recorded ones.
+        records: All records of the run, in the order in which they were appended.
+        until_call: Number of durable steps after which to stop; None for all that have records.
 
     Raises:
         RunNotReplayableError: The run's header lacks its input, or there is none.
@@ -93,13 +94,13 @@ def replay_run(
     harness = _ReplayHarness(note_call, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
-        packed = header.input or b""
-        record, timestamp = codec.decode(packed)
-        delayed = isinstance(record, DelayedInput)
-        state = _state_before(head, header.memory or {}, packed if delayed else None)
+        packed_input = header.input or b""
+        record, timestamp = codec.decode(packed_input)
+        is_delayed = isinstance(record, DelayedInput)
+        state = _state_before(head, header.memory or {}, packed_input if is_delayed else None)
         harness.restore(replace(harness.snapshot(), keys={journal.key: state}))
         try:
-            if not delayed:
+            if not is_delayed:
                 harness.push(record, timestamp)
             harness.run_until_idle()
         except EndOfReplay as end:
@@ -112,7 +113,7 @@ def replay_run(
 
 
 class _ReplayHarness(OperatorHarness):
-    """Calls ``on_call`` for each durable call. Further arguments are those of a harness."""
+    """A harness that passes each durable call to ``on_call``, which may raise :class:`EndOfReplay`."""
 
     def __init__(
         self, on_call: Callable[[ActionRun, DurableCall], None], *arguments: Any, **options: Any
@@ -125,7 +126,14 @@ class _ReplayHarness(OperatorHarness):
 
 
 def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None) -> KeyState:
-    """Return the state of the key before the run. A delayed input is in state since its time has come."""
+    """Return the state of the key before the run.
+
+    Args:
+        head: The head of the key.
+        memory: Its encoded memory by path.
+        delayed: The packed delayed event that started the run, which is due in that state; None for another
+            input.
+    """
     pending: dict[int, bytes] = {}
     if delayed is not None:
         pending[head.next_pending] = pack_input(delayed)
@@ -134,6 +142,11 @@ def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None
 
 
 def _read_header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
+    """Return the header of a run.
+
+    Raises:
+        RunNotReplayableError: It is missing, or has no input.
+    """
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     if header is None:
         raise RunNotReplayableError(
@@ -149,7 +162,7 @@ def _read_header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
 
 
 def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:
-    """Return a place in memory with the records, except those that would skip whole actions."""
+    """Return a place in memory with the records, except those of whole actions: actions are executed."""
     place = MemoryPlace()
 
     async def fill() -> None:

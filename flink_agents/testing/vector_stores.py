@@ -101,7 +101,7 @@ NO_NUMBERS: list[Any] = [-1, -(2**63), 2**63, 10**30, True, False, 1.0, "1", Non
 
 
 def document(id: str, vector: Sequence[float] = (1.0, 0.0), text: str = "text", **metadata: Any) -> Document:
-    """Return a document with an embedding."""
+    """Return a document with an embedding; ``metadata`` are its fields."""
     return Document(text, id, metadata, vector)
 
 
@@ -111,16 +111,16 @@ def ids(documents: Sequence[Document]) -> list[str]:
 
 
 class VectorStoreSuite:
-    """All cases; see the module."""
+    """All cases for a vector store; the module describes its use."""
 
     @pytest.fixture
     def make_store(self) -> Callable[[], VectorStore]:
-        """Return a function that makes a store; each suite has its own."""
+        """Return a function that creates a store; each suite overrides this fixture."""
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
     def make(self, make_store: Callable[[], VectorStore]) -> Iterator[Callable[[], VectorStore]]:
-        """Return the same function; all its stores are closed at the end."""
+        """Provide the function of ``make_store``; its stores are closed after the test."""
         stores: list[VectorStore] = []
 
         def make() -> VectorStore:
@@ -133,7 +133,7 @@ class VectorStoreSuite:
 
     @pytest.fixture
     def store(self, make: Callable[[], VectorStore]) -> VectorStore:
-        """Return a store."""
+        """Provide a store, which is closed after the test."""
         return make()
 
     # -- stored content ---------------------------------------------------------------
@@ -412,5 +412,5 @@ class VectorStoreSuite:
 
 
 def _direction(thread: int, n: int) -> tuple[float, float]:
-    """Return a vector that no other document has."""
+    """Return a vector that only this document of this thread has."""
     return (1.0, (10 * thread + n) / 40)

@@ -43,7 +43,7 @@ class AnswerTopic(RunObserver):
 
     @override
     def request_answered(self, key_text: str, answer: Mapping[str, Any]) -> None:
-        """Queue an answer."""
+        """Queue an answer for the topic, or drop and log it if the queue is full."""
         request = str(answer.get("request") or "")
         line = redaction.hide(answer_line(answer, MOST_CHARACTERS))
         try:
@@ -53,23 +53,23 @@ class AnswerTopic(RunObserver):
 
     @override
     def closed(self) -> None:
-        """Send queued answers, in bounded time."""
+        """Send the queued answers, and close the client; waits at most :data:`CLOSE_SECONDS`."""
         self._queue.flush(CLOSE_SECONDS)
         self._queue.end()
 
 
 class _Pairs:
-    """A sink of pairs.
+    """The sink of queued pairs of request and answer.
 
     Args:
-        topic: The topic.
+        topic: Sends them.
     """
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
 
     def write(self, records: Sequence[Pair]) -> None:
-        """Send ``records``."""
+        """Send pairs of request and answer, and wait for the acknowledgements."""
         self._topic.send_records(records)
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class _Pairs:
 
 
 def answer_topic_of(config: Configuration) -> AnswerTopic | None:
-    """Return the sender of answers of a subtask, or None if the job names no topic.
+    """Create the sender of answers from the options of a job; return None if they name no topic.
 
     Raises:
-        TraceOptionError: A topic is named, but no broker.
+        TraceOptionError: They name a topic and no broker.
     """
     topic = config.get(AgentOptions.ANSWERS_TOPIC)
     if not topic:

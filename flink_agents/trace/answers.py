@@ -14,7 +14,7 @@ _LONG = ("memory", "signals", "delayed", "waits", "suspended")
 
 
 def answer_line(answer: Mapping[str, Any], most: int) -> str:
-    """Return an answer as a line of JSON. Parts are omitted if it has more than ``most`` characters."""
+    """Return an answer as a line of JSON; long parts are omitted if it has more than ``most`` characters."""
     answer = with_number_texts(answer)
     line = json.dumps(answer, separators=(",", ":"), default=str)
     for name in _LONG:
@@ -27,7 +27,10 @@ def answer_line(answer: Mapping[str, Any], most: int) -> str:
 
 
 def describe_answer(answer: Mapping[str, Any]) -> list[str]:
-    """Return a job's answer about a key as text. Invalid answers, which a topic may hold, raise nothing."""
+    """Return a job's answer about a key as sentences.
+
+    An invalid answer, from a foreign producer, raises nothing.
+    """
     try:
         return list(_answer_lines(answer))
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
@@ -111,7 +114,7 @@ def _queue_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_watched(line: Mapping[str, Any]) -> str:
-    """Return a line that the watchdog logged about a run as text."""
+    """Describe a line that the watchdog logged about a long run; an invalid line raises nothing."""
     try:
         return _watched_text(line)
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:

@@ -14,14 +14,14 @@ class Timed(Protocol):
     """The times of a run, from its records in the order of time.
 
     Attributes:
-        status: Its status.
-        begun: When its first record began, in seconds since the epoch.
-        ended: When its last record was made.
-        decided: When the record was made that the status comes from.
-        queued: Seconds in the queue, of segments that have ended.
-        open_queued: Seconds in the queue, of the segment that has not ended.
-        suspended: Seconds between a suspension and the next segment.
-        since: Begin of the present phase; 0 if it is not known.
+        status: Status of the run.
+        begun: Start of its first record, in seconds since the epoch.
+        ended: Time of its last record, in seconds since the epoch.
+        decided: Time of the record that its status comes from, in seconds since the epoch.
+        queued: Seconds in the queue of the key, in segments that have ended.
+        open_queued: Seconds in the queue of the key, in the segment that has not ended.
+        suspended: Seconds between suspensions and the segments after them.
+        since: Start of the present phase, in seconds since the epoch; 0 if it is not known.
         doing: What it waits for now; empty if it executes code, or if that is not known.
     """
 
@@ -38,7 +38,7 @@ class Timed(Protocol):
 
 @dataclass
 class RunTimes:
-    """The times of one run. See :class:`Timed`."""
+    """The times of one run; see :class:`Timed`."""
 
     status: str = RUNNING
     begun: float = 0.0
@@ -56,9 +56,9 @@ class Spent:
     """Seconds that a run has spent so far.
 
     Attributes:
-        queued: Behind earlier runs of its key.
-        running: With its own code and calls.
-        suspended: Suspended.
+        queued: Seconds behind earlier runs of its key.
+        running: Seconds with its own code and calls.
+        suspended: Seconds in suspension.
     """
 
     queued: float
@@ -67,17 +67,17 @@ class Spent:
 
     @property
     def total(self) -> float:
-        """Seconds since its begin."""
+        """Seconds since the start of the run."""
         return self.queued + self.running + self.suspended
 
 
 def status_of(record: TraceRecord) -> str:
-    """Return the status of a run whose latest record this is."""
+    """Return the status that a run has after a record about the run itself."""
     return RUNNING if record.kind != "run" or record.outcome == STARTED else record.outcome
 
 
 def take_times(times: Timed, record: TraceRecord) -> None:
-    """Add a record of the run itself, before its status and the time of that are changed."""
+    """Add the times in a record of the run itself. Call this before its status is updated from the record."""
     if record.kind != "run":
         return
     begin = record.time - (record.seconds or 0.0)
@@ -101,9 +101,9 @@ def take_times(times: Timed, record: TraceRecord) -> None:
 
 
 def time_spent(times: Timed, now: float) -> Spent:
-    """Return the time that a run has spent, until now if it has not ended."""
-    open_ = times.status not in (*FINAL, "failed")
-    until = max(times.ended, now) if open_ else times.ended
+    """Divide the time of a run into parts, until ``now`` if it has not ended."""
+    is_open = times.status not in (*FINAL, "failed")
+    until = max(times.ended, now) if is_open else times.ended
     queued = times.queued + times.open_queued
     if times.status == WAITING and times.doing == QUEUED_FOR and times.since:
         queued += max(0.0, until - times.since)
@@ -114,5 +114,5 @@ def time_spent(times: Timed, now: float) -> Spent:
 
 
 def as_number(value: Any) -> float:
-    """Return a number of a record, which may come from anywhere; 0 if it is none."""
+    """Return a number of a record as a float; 0 for another value, as a record may come from anywhere."""
     return float(value) if is_number(value) else 0.0

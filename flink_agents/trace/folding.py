@@ -28,12 +28,18 @@ _OWN = ("name", "call", "seconds", "at", "nth", "task")
 
 
 def count_types(event_types: Sequence[str]) -> dict[str, int]:
-    """Return the number of occurrences of each type."""
+    """Count the occurrences of each type of event."""
     return {event_types[0]: 1} if len(event_types) == 1 else dict(Counter(event_types))
 
 
 def attributes_of_call(action: str, function: str, more: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the attributes of a durable call's record."""
+    """Return the attributes of a durable call's record.
+
+    Args:
+        action: Name of the action that made the call.
+        function: Name of the function, from which operation and target follow.
+        more: Further attributes; None for none.
+    """
     attributes: dict[str, Any] = {"action": action}
     if more:
         attributes |= more
@@ -44,7 +50,7 @@ def attributes_of_call(action: str, function: str, more: Mapping[str, Any] | Non
 
 
 def unfold_records(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
-    """Yield records, with the records of folded steps before the record of their run."""
+    """Yield records; the steps in the line of a run become records before the record of the run."""
     for record in records:
         steps = record.attributes.get(FOLDED) if record.kind == "run" else None
         if isinstance(steps, list):
@@ -54,6 +60,7 @@ def unfold_records(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
 
 
 def _unfold_steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
+    """Yield a record for each step in the line of a run. Invalid steps are skipped."""
     actions = Counter[str]()
     nth = 0
     at = start_time = run.time - (run.seconds or 0.0)
@@ -87,7 +94,7 @@ def _unfold_steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
 
 
 def as_whole_number(value: Any, default: int) -> int:
-    """Return a whole number of a line, which may come from anywhere."""
+    """Return an integer of a line; ``default`` for another value, as a line may come from anywhere."""
     return value if isinstance(value, int) else default
 
 

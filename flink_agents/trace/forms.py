@@ -16,25 +16,25 @@ _CONTEXT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-")
 
 
 def is_text(value: Any) -> bool:
-    """Return True for a string."""
+    """Return True for a string, the only form of names, keys and ids in records."""
     return isinstance(value, str)
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a number that is finite and not too large for arithmetic."""
+    """Return True for a finite number below :data:`MOST_SECONDS`, but not for a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_SECONDS
 
 
 def is_count(value: Any) -> bool:
-    """Return True for a whole number from 0 that databases and exporters take.
+    """Return True for an integer of 0 or more that fits into 64 bits, as databases and exporters need it.
 
-    Numbers of runs are this large: with ``state.idle-key-ttl``, they begin at about 2**50.
+    Numbers of runs are large: with ``state.idle-key-ttl``, they begin at about 2**50.
     """
     return type(value) is int and 0 <= value < 2**63
 
 
 def is_time(value: Any) -> bool:
-    """Return True for seconds since the epoch that a calendar has."""
+    """Return True for seconds since the epoch that the calendar has."""
     return is_number(value) and 0 <= value <= LAST_SECOND
 
 
@@ -58,7 +58,7 @@ def _is_error(value: Any) -> bool:
 
 
 def _is_numbered(value: Any) -> bool:
-    """Return True if the value maps names to numbers, such as calls to their attempts."""
+    """Return True for a mapping from names to numbers, such as calls to their attempts."""
     if not isinstance(value, Mapping):
         return False
     named = cast("Mapping[Any, Any]", value)
@@ -66,7 +66,7 @@ def _is_numbered(value: Any) -> bool:
 
 
 def error_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the error of a record; empty if there is none."""
+    """Return the error in the attributes of a record; empty if there is none."""
     error = attributes.get("error")
     if isinstance(error, str):
         return attributes
@@ -105,7 +105,7 @@ FORMS: dict[str, Callable[[Any], bool]] = {
 
 
 def well_formed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes without those of an unexpected form."""
+    """Return attributes without those whose values have an unexpected form."""
     valid_attributes: dict[str, Any] = {}
     for name, value in attributes.items():
         form = FORMS.get(name)
@@ -117,10 +117,11 @@ def well_formed(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
-    """Check the fields of a record.
+    """Check the types of the fields of a record.
 
     Raises:
-        TypeError: A field has an unexpected form.
+        TypeError: A field has another type.
+        KeyError: A field is missing.
     """
     for name in ("kind", "name", "outcome", "job", "agent", "key", "run_id", "span_id"):
         if not is_text(values[name]):

@@ -8,16 +8,19 @@ from typing import Any
 
 
 def read_marked(log: bytes, mark: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON that follows ``mark`` in the lines of a log. Invalid and truncated lines are skipped."""
-    wanted = mark.encode()
-    start = log.find(wanted)
+    """Yield the JSON objects that follow ``mark`` in the lines of a log.
+
+    Other and incomplete lines are skipped.
+    """
+    mark_bytes = mark.encode()
+    start = log.find(mark_bytes)
     while start >= 0:
         end = log.find(b"\n", start)
         end = len(log) if end < 0 else end
         try:
-            value = json.loads(log[start + len(wanted) : end])
+            value = json.loads(log[start + len(mark_bytes) : end])
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             yield value
-        start = log.find(wanted, end)
+        start = log.find(mark_bytes, end)

@@ -35,7 +35,7 @@ class Operation(NamedTuple):
 
 
 def operation_of(function: str) -> Operation:
-    """Return the operation of a call, by the name of its function."""
+    """Classify a durable call by the name of its function, which the runtime gives to its own calls."""
     prefix, colon, target = function.partition(":")
     kind = _KINDS.get(prefix) if colon else None
     if kind is None:

@@ -12,14 +12,14 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Sink(Protocol[T_contra]):
-    """Takes batches of items. Its methods are called by one thread, and may block and raise."""
+    """Takes batches of records. One thread calls its methods, which may block and raise."""
 
     def write(self, records: Sequence[T_contra]) -> None:
-        """Write a batch."""
+        """Write a batch of records; an exception means that none of them is written."""
         ...
 
     def close(self) -> None:
-        """Write the rest and release all resources."""
+        """Write what is buffered, and release all resources."""
         ...
 
 
@@ -29,7 +29,7 @@ class QueuedSink(Generic[T]):
     Args:
         name: Name of the sink, for its thread.
         sink: Writes the records.
-        most: Maximum number of queued records.
+        most: Maximum number of queued records; a single batch may be larger.
         on_error: Called by the sink's thread with the number of records that it did not write, and the
             error.
     """
@@ -48,10 +48,10 @@ class QueuedSink(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def write(self, records: Sequence[T]) -> None:
-        """Queue ``records``.
+        """Queue a batch of records, without waiting.
 
         Raises:
-            BufferError: The queue is full.
+            BufferError: The queue is full. Nothing was queued.
         """
         with self._changed:
             if self._waiting and self._waiting + len(records) > self._most:
@@ -66,18 +66,18 @@ class QueuedSink(Generic[T]):
             self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until the sink has received all records. Returns False after a timeout."""
+        """Wait until the sink has all queued records; return False after ``seconds``."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, seconds)
 
     def end(self) -> None:
-        """Close the sink when it has received all records. Does not wait."""
+        """Let the thread close the sink after all queued records. Does not wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the sink when it has received all records, and wait for that."""
+        """Let the thread close the sink after all queued records, and wait for that."""
         self.end()
         if self._thread is None:
             self._sink.close()

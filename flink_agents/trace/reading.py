@@ -21,7 +21,7 @@ class RunTrace:
     Attributes:
         run_id: Id of the run.
         records: Records of the run.
-        repeats: Records that other ones took the place of, ordered by time.
+        repeats: Further records of the same facts, from replays and other attempts, ordered by time.
     """
 
     run_id: str
@@ -30,11 +30,11 @@ class RunTrace:
 
     @property
     def last(self) -> TraceRecord:
-        """The latest record about the run itself; if there is none, the latest record."""
-        about = [record for record in self.records if record.kind == "run"]
+        """The latest record about the whole run; without one, the latest record of all."""
+        run_records = [record for record in self.records if record.kind == "run"]
         # What ends a run is the last word, whatever a clock of another machine says.
-        ends = [record for record in about if record.outcome in FINAL]
-        last = (ends or about or self.records)[-1]
+        ends = [record for record in run_records if record.outcome in FINAL]
+        last = (ends or run_records or self.records)[-1]
         if not last.is_end:
             # A replay may have come to the same suspension.
             ends = [repeat for repeat in self.repeats if repeat.kind == "run" and repeat.is_end]
@@ -44,7 +44,7 @@ class RunTrace:
 
     @property
     def status(self) -> str:
-        """``running``, ``waiting``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``."""
+        """Its status, one of the six in ``STATUSES`` of ``records``, such as ``completed``."""
         return status_of(self.last)
 
     @property
@@ -64,7 +64,7 @@ class RunTrace:
 
     @property
     def times(self) -> RunTimes:
-        """The times of its phases."""
+        """The times of its phases, and its status, computed from all records."""
         times = RunTimes(begun=self.begun, ended=self.ended)
         repeated = set(map(id, self.repeats))
         for record in sorted([*self.records, *self.repeats], key=_record_place) if repeated else self.records:
@@ -78,7 +78,7 @@ class RunTrace:
         return times
 
     def spent(self, now: float | None = None) -> Spent:
-        """Return the time that it has spent, until now if it has not ended."""
+        """Divide its time into parts; until ``now``, in seconds since the epoch, if it has not ended."""
         return time_spent(self.times, time.time() if now is None else now)
 
     def children(self) -> dict[str, list[TraceRecord]]:
@@ -92,7 +92,7 @@ class RunTrace:
         return children
 
     def roots(self) -> list[TraceRecord]:
-        """Return records whose parent has no record, without the records of starts."""
+        """Return the records whose parent has no record, except records of starts."""
         spans = {record.span_id for record in self.records if record.is_end}
         ends = [record for record in self.records if record.is_end]
         return [record for record in ends if record.parent_id is None or record.parent_id not in spans]
@@ -121,7 +121,7 @@ def read_files(place: Path, skipped: Callable[[TraceError], None] | None = None)
 
 
 def trace_files(place: Path) -> list[Path]:
-    """Return a file of records, or those of a directory and the directories in it.
+    """Return the files with records: the given one, or all in a directory and below it, sorted.
 
     Raises:
         TraceNotFoundError: There is none.
@@ -139,7 +139,7 @@ def trace_files(place: Path) -> list[Path]:
 
 
 def unusable_file_error(file: Path, error: OSError) -> TraceNotFoundError:
-    """Return the error of a file that cannot be read or written."""
+    """Return the error for a trace file that cannot be read or written, because of ``error``."""
     return TraceNotFoundError(
         f"the trace file {file} cannot be used",
         expected="a file of the sink jsonl, which the user that runs the job can read",
@@ -149,7 +149,7 @@ def unusable_file_error(file: Path, error: OSError) -> TraceNotFoundError:
 
 
 def skip_error(error: TraceError, skipped: Callable[[TraceError], None] | None) -> None:
-    """Pass an error to its receiver; without one, raise it."""
+    """Pass an error to ``skipped``, or raise it without one."""
     if skipped is None:
         raise error
     skipped(error)
@@ -169,10 +169,10 @@ def _read_file(file: Path, skipped: Callable[[TraceError], None] | None) -> Iter
 
 
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
-    """Group records by run, without duplicates, whatever their order. Runs are in the order of their start.
+    """Group records by run, whatever their order; return the runs by id, in the order of their start.
 
-    A span that a replay repeats has the end that was recorded when it was executed. If it was executed again,
-    it has the last one.
+    Of several records of a span, the one that counts is from the execution, not from a replay; of several
+    executions, from the last one. The others become ``repeats`` of the run.
     """
     records_by_run: dict[str, dict[object, TraceRecord]] = {}
     repeats: dict[str, list[TraceRecord]] = {}

@@ -48,24 +48,24 @@ class TraceRecord:
     """One execution record. All times are in seconds since the epoch, all durations in seconds.
 
     Attributes:
-        kind: ``run``, ``action``, ``call``, ``attempt`` of a call, ``event``, or ``agent`` for an agent that
-            an action called.
+        kind: ``run``, ``action``, ``call``, ``attempt`` of a call, ``event``, ``approval``, or ``agent`` for
+            a called agent.
         name: Name of the agent, the action, the function of the call, or the type of the event.
         outcome: ``started``, ``running``, ``waiting``, ``ok``, ``failed``, ``suspended``, ``completed``,
             ``dead-lettered`` or ``ignored``. The first three mean that the run has not ended.
         job: Identity of the job in which the run started.
         agent: Name of the agent.
         subtask: Number of the subtask.
-        attempt: Number of the task attempt, from 0.
-        key: Canonical text of the key.
+        attempt: Number of the task's attempt, from 0.
+        key: Canonical text of the key of the run.
         sequence_number: Number of the run within the key.
         run_id: Id of the run, as dead letters and approvals name it.
         span_id: Id of the span, 16 hexadecimal digits.
-        parent_id: Id of the parent span; None for the span of a run.
+        parent_id: Id of the parent span; None for the span of a whole run.
         time: Time of the record, which is the end of the span.
-        seconds: Duration; None if it is unknown.
-        replayed: True if all of it came from the journal.
-        attributes: Further facts.
+        seconds: Duration in seconds; None if it is unknown.
+        replayed: True if all of its work came from the journal.
+        attributes: Further facts by name, such as ``error``, ``calls`` or ``model``.
         version: Version of this schema.
         trace: Id of the trace that the run continues, from the ``traceparent`` of its input; or None.
     """
@@ -91,7 +91,7 @@ class TraceRecord:
 
     @property
     def id(self) -> str:
-        """Id of the record. Repeated records have the same id."""
+        """Id of the record: repeated records of the same fact have the same one."""
         seen = self.outcome
         if seen in (WAITING, RUNNING):
             seen = f"{seen}:{self.attributes.get('since')}"
@@ -99,16 +99,16 @@ class TraceRecord:
 
     @property
     def is_end(self) -> bool:
-        """True if the record is about something that ended, False if it is about a run that continues."""
+        """True if the record is about something that ended; False if its run continues."""
         return self.outcome not in (STARTED, WAITING, RUNNING)
 
     @property
     def trace_id(self) -> str:
-        """Id of the trace, 32 hexadecimal digits. All records of a run share it."""
+        """Id of the trace: 32 hexadecimal digits, which all records of a run share."""
         return self.trace or trace_id(self.run_id)
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON."""
+        """Encode the record as a line of JSON, without a line break."""
         values = as_dict(self)
         try:
             return _dump_json(values, allow_nan=False)
@@ -116,7 +116,7 @@ class TraceRecord:
             return _dump_json({**values, "attributes": with_number_texts(values["attributes"])})
 
     def to_bytes(self) -> bytes:
-        """Return the record as one line of JSON in UTF-8, without a line break."""
+        """Encode the record as a line of JSON in UTF-8, without a line break."""
         try:
             return self._encode()
         except PydanticSerializationError:
@@ -124,6 +124,7 @@ class TraceRecord:
             return self.to_json().encode()
 
     def _encode(self) -> bytes:
+        """Encode the record as JSON in UTF-8; NaN and infinities become constants or strings."""
         if not (isfinite(self.time) and isfinite(self.seconds or 0.0)):
             return to_json(as_dict(self), inf_nan_mode="constants", fallback=str)
         # Written by hand, in the order of the fields: a dict takes twice as long.
@@ -152,11 +153,11 @@ class TraceRecord:
         try:
             return cls.from_dict(json.loads(line))
         except (ValueError, RecursionError) as error:
-            raise _no_record(line) from error
+            raise _format_error(line) from error
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TraceRecord:
-        """Create a record from fields, as :func:`as_dict` returns them.
+        """Create a record from its fields by name. Unknown fields are ignored.
 
         Raises:
             TraceFormatError: The fields are not those of a record, or a newer version wrote them.
@@ -177,10 +178,10 @@ class TraceRecord:
             field_values["attributes"] = well_formed(values["attributes"])
             return cls(**field_values)
         except (KeyError, TypeError, AttributeError) as error:
-            raise _no_record(str(values)) from error
+            raise _format_error(str(values)) from error
 
 
-def _no_record(line: str | bytes) -> TraceFormatError:
+def _format_error(line: str | bytes) -> TraceFormatError:
     shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
     return TraceFormatError(
         "a line of the trace is not a record",
@@ -211,38 +212,38 @@ def _attempt_fields(job: str, agent: str, subtask: int, attempt: int) -> str:
 
 
 def run_id_of(job: str, key: str, sequence_number: int) -> str:
-    """Return the id of a run, which is the id of its input event."""
+    """Return the id of a run: 24 hexadecimal digits. It is the id of its input event as well."""
     path = run_path(job) + f"\x00{key}\x00{sequence_number}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(path, digest_size=RUN_ID_BYTES).hexdigest()
 
 
 def run_path(job: str) -> bytes:
-    """Return the part of the paths of runs that names their job."""
+    """Return the start of what the id of a run is computed from: the identity of the job."""
     return f"\x00{job}".encode("utf-8", "surrogatepass")
 
 
 def trace_id(run_id: str) -> str:
-    """Return the id of the trace of a run."""
+    """Return the id of the trace of a run without an input trace: 32 hexadecimal digits, from its id."""
     return _hex_digest("trace", run_id, size=16)
 
 
 def traceparent(run_id: str, input_traceparent: str | None = None) -> str:
-    """Return the trace context of a run, for its outputs.
+    """Return the W3C trace context of a run, for its outputs.
 
     Args:
         run_id: Id of the run.
-        input_traceparent: The trace context of its input, whose trace the run continues.
+        input_traceparent: The trace context of its input, whose trace it continues; None to start a trace.
     """
     return f"00-{trace_of(input_traceparent) or trace_id(run_id)}-{span_id(run_id)}-01"
 
 
 def trace_of(context: str | None) -> str | None:
-    """Return the trace id of a W3C Trace Context."""
+    """Return the trace id in a W3C trace context; None if there is no valid one."""
     return None if context is None else context.split("-")[1]
 
 
 def span_of_context(context: str) -> str:
-    """Return the span id of a W3C Trace Context."""
+    """Return the span id in a W3C trace context."""
     return context.split("-")[2]
 
 
@@ -250,20 +251,20 @@ SpanPath = tuple[Any, ...]
 
 
 def call_path(action: str, execution: int, function: str, task: str, nth: int) -> SpanPath:
-    """Return the path of the span of a durable call. It follows from what the journal has of the call.
+    """Return the path that identifies the span of a durable call in its run, by facts that the journal has.
 
     Args:
-        action: Name of its action.
-        execution: Number of earlier executions of that action in the run.
-        function: Its function.
-        task: Path of the task of the action that made the call.
+        action: Name of the action.
+        execution: Number of earlier executions of the action in the run.
+        function: Name of the function.
+        task: Path of the action's task that made the call; empty for its first task.
         nth: Number of earlier calls of that task.
     """
     return "call", action, execution, function, task, nth
 
 
 def span_id(run_id: str, *path: object) -> str:
-    """Return the id of a span of a run. An empty path is the run itself."""
+    """Return the id of a span by its path in a run: 16 hexadecimal digits. An empty path is the run."""
     return _hex_digest("span", run_id, *path, size=8)
 
 

@@ -23,14 +23,14 @@ MOST_INDENT = 300
 
 
 def format_time(seconds: float) -> str:
-    """Format a time in UTC, or as a number if no calendar has it."""
+    """Format seconds since the epoch as UTC, or as a number if the calendar does not have that time."""
     if not is_time(seconds):
         return f"{seconds} s"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration in a suitable unit."""
+    """Format seconds in h, min, s or ms; None becomes an empty string."""
     if seconds is None:
         return ""
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0)):
@@ -40,12 +40,12 @@ def format_duration(seconds: float | None) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Escape the control characters of a text, which would move the cursor of a terminal."""
+    """Escape the control characters of a text, which a terminal would execute."""
     return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
 
 
 def run_row(run: RunTrace) -> dict[str, Any]:
-    """Return a run as a row of a table."""
+    """Return the columns of a run for a table, as text and numbers by name."""
     last = run.last
     error = error_of(last.attributes)
     return {
@@ -63,7 +63,7 @@ def run_row(run: RunTrace) -> dict[str, Any]:
 
 
 def run_object(run: RunTrace) -> dict[str, Any]:
-    """Return a run as an object for JSON. None: there is none, or it is unknown."""
+    """Return a run for ``--json``: times with their units in the names. None stands for unknown or absent."""
     last = run.last
     spent = run.spent()
     error = error_of(last.attributes)
@@ -90,7 +90,7 @@ def run_object(run: RunTrace) -> dict[str, Any]:
 
 
 def _wait_object(wait: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the event or time that ends a wait as an object for JSON."""
+    """Return a wait for ``--json``: its kind, the name and id of the signal, and its deadline."""
     name = wait.get("name")
     return {
         "kind": "approval" if name == APPROVAL_SIGNAL else _kind_of(wait),
@@ -101,7 +101,7 @@ def _wait_object(wait: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind_of(wait: Mapping[str, Any]) -> str:
-    """Return the kind of a wait. Old records have none: then only a signal has a name."""
+    """Return the kind of a wait. Older records have none: then a wait with a name is for a signal."""
     return wait.get("kind") or ("timer" if wait.get("name") is None else "signal")
 
 
@@ -110,13 +110,13 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _error_line(error: Mapping[str, Any]) -> str:
-    """Return class, first line and place of an error."""
+    """Return class, first line and source line of an error as one line."""
     where = f" at {error['where']}" if error.get("where") else ""
     return f"{error['error']}: {str(error.get('message', '')).strip().partition(chr(10))[0]}{where}"
 
 
 def times_row(spent: Spent) -> dict[str, str]:
-    """Return the durations of a run: the time with its code and calls, and the others if there are any."""
+    """Return the durations of a run as text: ``took`` for its code and calls, the others if not zero."""
     return {
         "took": format_duration(spent.running),
         "queued": format_duration(spent.queued) if spent.queued >= 0.001 else "",
@@ -125,7 +125,7 @@ def times_row(spent: Spent) -> dict[str, str]:
 
 
 def describe_activity(run: RunTrace) -> str:
-    """Return the wait or the activity of an unfinished run, and its start; empty if unknown."""
+    """Return the wait or the activity of an unfinished run, and its start; empty for other runs."""
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
@@ -141,12 +141,12 @@ def describe_activity(run: RunTrace) -> str:
 
 
 def waits_for(attributes: Mapping[str, Any]) -> str:
-    """Return the reason why a run waits."""
+    """Return the reason of a wait, from the attributes of a record; empty if the run does not wait."""
     return shorten_name(str(attributes.get("for") or ""))
 
 
 def shorten_name(text: str) -> str:
-    """Return a text whose last word, if it is a function of the author, is the name of that alone."""
+    """Shorten the last word of a text, ``module:qualname`` of a function, to the name of the function."""
     start, space, name = text.rpartition(" ")
     match = space and re.fullmatch(r"[\w.]+:(?:[\w.<>]+\.)?(\w+)", name)
     return f"{start} {match[1]}" if match and not operation_of(name).kind else text
@@ -156,15 +156,15 @@ def tree_lines(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str
     """Yield the lines of a run's tree, and the waits of an unfinished run.
 
     Args:
-        run: The run.
-        shown: Returns a canonical key as commands take it.
+        run: The run with its records.
+        shown: Returns a canonical key in the form that commands take.
     """
     last = run.last
     spent = times_row(run.spent())
-    more = "".join(f"  {name} {spent[name]}" for name in ("queued", "suspended") if spent[name])
+    wait_texts = "".join(f"  {name} {spent[name]}" for name in ("queued", "suspended") if spent[name])
     yield escape_controls(
         f"run {run.run_id}  {last.agent}  key {shown(last.key)}  sequence {last.sequence_number}  "
-        f"{run.status}  {format_time(run.begun)}  {spent['took']}{more}"
+        f"{run.status}  {format_time(run.begun)}  {spent['took']}{wait_texts}"
         + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
     children = run.children()
@@ -179,21 +179,22 @@ def tree_lines(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str
 
 def _branch_lines(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
     # Not recursive, and each span once: a trace may come from anywhere.
+    """Yield the lines of a tree, depth first; ``children`` loses the records that were shown."""
     stack = [(tops, 0, "")]
     while stack:
-        records, place, indent = stack.pop()
-        if place == len(records):
+        records, position, indent = stack.pop()
+        if position == len(records):
             continue
-        record = records[place]
-        is_last = place + 1 == len(records)
-        stack.append((records, place + 1, indent))
+        record = records[position]
+        is_last = position + 1 == len(records)
+        stack.append((records, position + 1, indent))
         yield escape_controls(f"{indent}{'└─' if is_last else '├─'} {line_of(record)}")
-        below = children.pop(record.span_id, ())
-        stack.append((below, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
+        child_records = children.pop(record.span_id, ())
+        stack.append((child_records, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
 
 
 def line_of(record: TraceRecord) -> str:
-    """Format a record as one line."""
+    """Format a record as one line: kind, name, outcome, duration and details."""
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", record.name, "")
     what = "segment" if record.kind == "run" else kind or record.kind
     name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
@@ -202,6 +203,7 @@ def line_of(record: TraceRecord) -> str:
 
 
 def _detail_lines(record: TraceRecord) -> Iterator[str]:
+    """Yield what the attributes of a record say: error, decision, model, memory, waits, content."""
     attributes = record.attributes
     error = error_of(attributes)
     if error:
@@ -227,13 +229,13 @@ def _detail_lines(record: TraceRecord) -> Iterator[str]:
 
 
 def decision_text(facts: Mapping[str, Any]) -> str:
-    """Format who decided on an approval, and how."""
+    """Format who decided on an approval, and how, from the attributes of its record."""
     parts = (("by", "by"), ("changed", "with other values of"), ("reason", "because:"))
     return " ".join(f"{word} {facts[name]}" for name, word in parts if facts.get(name))
 
 
 def model_text(facts: Mapping[str, Any]) -> str:
-    """Format the model, tokens and price of a request."""
+    """Format model, tokens and price of a request, from the attributes of its record."""
     used = f"{facts.get('input_tokens', 0)} tokens in, {facts.get('output_tokens', 0)} out"
     cost = f", {facts['cost']:.6g} USD" if "cost" in facts else ""
     ended = f", ended by {facts['finish_reason']}" if "finish_reason" in facts else ""
@@ -241,24 +243,29 @@ def model_text(facts: Mapping[str, Any]) -> str:
 
 
 def wait_text(wait: dict[str, Any]) -> str:
-    """Format the events and times that end a wait."""
+    """Format a wait: the signal, timer or approval that ends it, and its deadline."""
     deadline = wait.get("deadline")
-    at = format_time(deadline / 1000) if deadline is not None else ""
+    deadline_text = format_time(deadline / 1000) if deadline is not None else ""
     if wait.get("for"):
         return str(wait["for"]) + (f" since {format_time(wait['since'])}" if wait.get("since") else "")
     name = wait.get("name")
     kind = _kind_of(wait)
     if kind == "timer":
-        return f"the timer at {at}" if at else "a timer"
+        return f"the timer at {deadline_text}" if deadline_text else "a timer"
     if kind == "signal":
         what = "an approval" if name == APPROVAL_SIGNAL else f"the signal {name!r}"
     else:
         what = f"the {kind}" if name is None else f"the {kind} {name!r}"
-    return what + (f", at most until {at}" if at else "")
+    return what + (f", at most until {deadline_text}" if deadline_text else "")
 
 
 def explain_key(runs: Iterable[RunTrace], key: str) -> list[str]:
-    """Explain the state of a key, by its runs."""
+    """Explain what a key is doing: its first unfinished run, queued inputs, and dead letters.
+
+    Args:
+        runs: All recorded runs of the key, in the order of their start.
+        key: The key as text, for the case that it has no runs.
+    """
     all_runs = list(runs)
     if not all_runs:
         return [
@@ -283,7 +290,7 @@ def explain_key(runs: Iterable[RunTrace], key: str) -> list[str]:
 
 
 def _dead_letter_lines(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[str]:
-    """Count the dead letters, and explain the last one unless that was done."""
+    """Count the runs that became dead letters, and describe the last one unless it is ``explained``."""
     dead = [run for run in runs if run.status == "dead-lettered"]
     if not dead:
         return []
@@ -329,7 +336,7 @@ def _unfinished_lines(run: RunTrace) -> Iterator[str]:
 
 
 def activity_lines(run: RunTrace) -> Iterator[str]:
-    """Explain the last known activity of a run."""
+    """Yield sentences about what an unfinished run does, waits for and calls."""
     last = run.last
     if last.outcome == STARTED:
         yield "Its phase is recorded after 5 seconds: ask again then."
@@ -347,7 +354,7 @@ def activity_lines(run: RunTrace) -> Iterator[str]:
 
 
 def _error_lines(record: TraceRecord) -> list[str]:
-    """Return an error as lines; those after the first are indented."""
+    """Return the error of a record as lines, indented after the first one; empty without an error."""
     error = error_of(record.attributes)
     if not error:
         return []
@@ -368,7 +375,12 @@ _STYLE = (
 
 
 def render_page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
-    """Return a page of HTML with the timeline of each run. It needs no network and has no scripts."""
+    """Return a page of HTML with the timeline of each run. It needs no network and no scripts.
+
+    Args:
+        runs: The runs with their records.
+        shown: Returns a canonical key in the form that commands take.
+    """
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trace</title>"
         "<meta http-equiv='Content-Security-Policy' "
@@ -378,16 +390,16 @@ def render_page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> 
     for run in runs:
         parts.append(f"<h2>{html.escape(next(tree_lines(run, shown)))}</h2>")
         start = run.begun
-        whole = max(run.seconds, 1e-9)
+        run_seconds = max(run.seconds, 1e-9)
         ends = [run_record for run_record in run.records if run_record.is_end]
         for record in sorted(ends, key=lambda end: end.time - (end.seconds or 0.0)):
-            parts.append(_render_bar(record, start, whole))
+            parts.append(_render_bar(record, start, run_seconds))
     return "".join([*parts, "</body></html>\n"])
 
 
-def _render_bar(record: TraceRecord, start_seconds: float, whole: float) -> str:
-    offset_percent = 100 * (record.time - (record.seconds or 0.0) - start_seconds) / whole
-    width = 100 * (record.seconds or 0.0) / whole
+def _render_bar(record: TraceRecord, start_seconds: float, run_seconds: float) -> str:
+    offset_percent = 100 * (record.time - (record.seconds or 0.0) - start_seconds) / run_seconds
+    width = 100 * (record.seconds or 0.0) / run_seconds
     bad = " bad" if record.outcome in ("failed", "dead-lettered") else ""
     return (
         f"<div class='r{bad}'><span>{html.escape(escape_controls(line_of(record)))}</span><span class='t'>"

@@ -37,9 +37,12 @@ class TraceSink(Protocol):
     """
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Write ``records``. If it raises, all of them count as dropped."""
+        """Write records; may block.
+
+        If this raises, all of these records count as dropped.
+        """
         ...
 
     def close(self) -> None:
-        """Write the rest and release all resources."""
+        """Write what is buffered, and release all resources."""
         ...

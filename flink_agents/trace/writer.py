@@ -39,16 +39,16 @@ class TraceWriter:
     """Queues records, and writes them to sinks in its own thread.
 
     Args:
-        sinks: The sinks by name. Each of several sinks has its own thread, so one that fails or hangs does
-            not delay the others.
+        sinks: The sinks by name. If there are several, each has a thread of its own, so that one that fails
+            or hangs does not delay the others.
         most: Maximum number of queued records. Further records are dropped.
         on_drop: Called with the number of dropped records, by any thread.
 
     Attributes:
-        dropped: Number of dropped records.
-        collect: Called before the queue is written. May put records.
-        look: Called periodically in the writer's thread. May put records.
-        started: True if the thread was started.
+        dropped: Number of records dropped so far.
+        collect: Called by the thread before it writes the queue; may queue records.
+        look: Called by the thread every :data:`LOOK_SECONDS`; may queue records.
+        started: True once the thread was started.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TraceWriter:
         self.started = False
 
     def queue_record(self, pending: Pending) -> None:
-        """Queue a record, or drop it if the queue is full. Never blocks."""
+        """Queue the creation of a record, or drop it if the queue is full. Never blocks."""
         if len(self._queue) >= self._most:
             self._count_dropped(1, "queue", "the queue is full")
             return
@@ -87,7 +87,7 @@ class TraceWriter:
             self.start()
 
     def queue_lines(self, lines: Sequence[TraceLine]) -> None:
-        """Queue lines, or drop those for which the queue has no room. Never blocks."""
+        """Queue encoded records, or drop those for which the queue has no room. Never blocks."""
         room = self._most - len(self._queue)
         if room < len(lines):
             self._count_dropped(len(lines) - max(0, room), "queue", "the queue is full")
@@ -95,7 +95,7 @@ class TraceWriter:
         self._queue.extend(lines)
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until the sinks have received all queued records. Returns False after a timeout."""
+        """Wait until the sinks have all queued records; return False after ``seconds``."""
         self.collect()
         self._wanted.set()
         until = time.monotonic() + seconds
@@ -105,14 +105,14 @@ class TraceWriter:
         return all(sink.flush(max(0.0, until - time.monotonic())) for sink in self._queued.values())
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write all queued records and close the sinks, in bounded time."""
+        """Write all queued records, close the sinks, and wait for both at most ``seconds``."""
         self._closing = True
         self._wanted.set()
         if self._thread is not None:
             self._thread.join(seconds)
 
     def start(self) -> None:
-        """Start the thread, if it was not started."""
+        """Start the thread, unless it was started or the writer is closing."""
         with self._starting:
             self.started = True
             if self._thread is None and not self._closing:
@@ -187,7 +187,7 @@ class TraceWriter:
             self._log_once(name, f"closing failed: {error!r}")
 
     def count_unmade(self, error: Exception) -> None:
-        """Count a record that could not be made."""
+        """Count a record as dropped whose creation raised an exception, and log that once."""
         self._count_dropped(1, "record", f"a record could not be made: {error!r}")
 
     def _count_dropped(self, number: int, what: str, why: str) -> None:
@@ -204,7 +204,7 @@ class TraceWriter:
 
 
 class _Lines:
-    """Passes records to a sink that writes lines."""
+    """Passes records as lines to a sink with ``write_lines``."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -228,12 +228,12 @@ class _Records:
 
 
 def input_of(sink: TraceSink) -> Sink[Item]:
-    """Return an adapter that passes records and lines to a sink in the form that it takes."""
+    """Return an adapter that gives a sink what it takes: lines, or records."""
     return _Lines(sink) if hasattr(sink, "write_lines") else _Records(sink)
 
 
 def line_of(record: TraceRecord) -> TraceLine:
-    """Return a record as a line."""
+    """Encode a record as a line, after the id of its run."""
     return record.run_id, record.to_bytes() + b"\n"
 
 

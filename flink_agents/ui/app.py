@@ -53,7 +53,7 @@ MOST_SLOW = 16
 
 
 def make_index(settings: ConsoleSettings) -> TraceIndex:
-    """Return the index of the records in the sources that the settings name."""
+    """Return an index of the records in the sources of the settings; it reads nothing yet."""
     sources: list[Source] = []
     if settings.trace is not None:
         sources.append(TraceFiles(settings.trace))
@@ -63,13 +63,13 @@ def make_index(settings: ConsoleSettings) -> TraceIndex:
 
 
 def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outside: Outside) -> ASGIApp:
-    """Return the console as an ASGI application. It follows new records until it ends.
+    """Return the console as an ASGI application. As long as it runs, it reads new records into the index.
 
     Args:
         settings: Sources of the console.
-        access: Addresses and token of the console.
-        index: Index of the records.
-        outside: Access to brokers and to Flink.
+        access: Host names and token of the console.
+        index: The index of records.
+        outside: Reads from brokers and Flink, and sends decisions.
     """
     view = View(settings, index, outside)
 
@@ -88,17 +88,20 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
     def failed(request: Request, error: Exception) -> Response:
         return view.render_page(request, "failed.html", 500, error=f"{type(error).__name__}: {error}"[:500])
 
-    slow = CapacityLimiter(MOST_SLOW)
+    slow_limiter = CapacityLimiter(MOST_SLOW)
     routes = [
         *[
             Route(
                 path,
-                _handle_in_thread(page, view, slow) if path in SLOW else _create_handler(page, view),
+                _handle_in_thread(page, view, slow_limiter) if path in SLOW else _create_handler(page, view),
                 methods=["GET"],
             )
             for path, page in PAGES.items()
         ],
-        *[Route(path, _handle_in_thread(page, view, slow), methods=["POST"]) for path, page in FORMS.items()],
+        *[
+            Route(path, _handle_in_thread(page, view, slow_limiter), methods=["POST"])
+            for path, page in FORMS.items()
+        ],
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     pages = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing, 500: failed})
@@ -111,7 +114,7 @@ def _create_handler(page: Page, view: View) -> Callable[[Request], Response]:
 
 
 def _of_job(page: Page, view: View, request: Request) -> Response:
-    """Make a page of the job that its address names. Each request has its own context."""
+    """Return a page about the job that its address names, in a context of its own."""
     CHOSEN_JOB.set(request.query_params.get("job", ""))
     return page(view, request)
 
@@ -119,7 +122,7 @@ def _of_job(page: Page, view: View, request: Request) -> Response:
 def _handle_in_thread(
     page: Page, view: View, limiter: CapacityLimiter
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler with separate threads, so a broker that does not answer blocks no other page."""
+    """Return a handler that runs a page in a limited set of threads, so that it does not block others."""
 
     async def handle(request: Request) -> Response:
         return await to_thread.run_sync(_of_job, page, view, request, limiter=limiter)

@@ -19,12 +19,12 @@ PATIENCE_SECONDS = 0.15
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """The last known state of a value.
+    """The last known state of a value that a thread reads.
 
     Attributes:
-        value: The last value; None if there is none yet.
-        problem: The last error; empty if the last read succeeded.
-        age: Age of the value in seconds.
+        value: The value, as last read; None if it was never read.
+        problem: Error of the last read; empty if it succeeded.
+        age: Seconds since the value was read.
     """
 
     value: T | None
@@ -33,21 +33,21 @@ class Reading(Generic[T]):
 
     @property
     def is_stale(self) -> bool:
-        """True if the value is too old to be shown as the present one."""
+        """True if the value is so old that pages say how old it is."""
         return self.value is not None and self.age >= STALE_SECONDS
 
     @property
     def is_loading(self) -> bool:
-        """True if there is neither a value nor an error yet."""
+        """True if the first read has not ended."""
         return self.value is None and not self.problem
 
 
 class Background(Generic[T]):
-    """Reads a value in its own thread, if a page needs it and it is too old.
+    """A value that a thread reads when a page needs it and the last one is too old.
 
     Args:
-        make: Returns the value. It may block and raise.
-        seconds: Maximum age of a value.
+        make: Returns the value; may block and raise.
+        seconds: Age in seconds from which a value is read again.
     """
 
     def __init__(self, make: Callable[[], T], seconds: float = 2.0) -> None:
@@ -61,17 +61,21 @@ class Background(Generic[T]):
         self._tried = 0.0
 
     def read(self, patience: float = PATIENCE_SECONDS) -> Reading[T]:
-        """Return the last known state, and start a new read if it is too old."""
+        """Return the last known state; start a read if it is too old.
+
+        Args:
+            patience: Maximum number of seconds to wait for that read.
+        """
         with self._changed:
-            old = time.monotonic() - self._tried >= self._seconds or not self._tried
-            if old and self._thread is None:
+            is_old = time.monotonic() - self._tried >= self._seconds or not self._tried
+            if is_old and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._read_value, name="flink-agents-ui-read", daemon=True
                 )
                 self._thread.start()
             if self._value is None and not self._problem:
                 self._changed.wait_for(lambda: self._value is not None or bool(self._problem), patience)
-            elif old and self._read_at:
+            elif is_old and self._read_at:
                 # A page that shows a value as it was misleads, so most reads end before it is shown.
                 self._changed.wait_for(lambda: self._thread is None, patience)
             return Reading(
@@ -79,7 +83,11 @@ class Background(Generic[T]):
             )
 
     def read_now(self, patience: float = 10.0) -> Reading[T]:
-        """Read the value now, and return it. After a timeout, return the last known state."""
+        """Read the value again, and return it.
+
+        Args:
+            patience: Seconds after which to return what was known before.
+        """
         with self._changed:
             start_seconds = time.monotonic()
             # One that is being read may be from before.

@@ -24,12 +24,12 @@ class Box:
 
     Attributes:
         kind: ``event``, ``action`` or ``side``.
-        title: Its name.
-        x: Left edge.
-        y: Upper edge.
+        title: Its label.
+        x: Left edge, in units of SVG.
+        y: Upper edge, in units of SVG.
         count_text: Number of its occurrences as text; empty if the trace has no count.
-        failed: Number of its failures as text.
-        notes: Further settings of the plan.
+        failed: Number of its failures; 0 if there are none.
+        notes: Settings of the action in the plan, as text.
     """
 
     kind: str
@@ -46,10 +46,10 @@ class Arrow:
     """An edge with its position.
 
     Attributes:
-        path: Its path in SVG.
+        path: Its path, in the syntax of SVG.
         x: Horizontal position of its count.
         y: Vertical position of its count.
-        count_text: The count; empty if the trace has none.
+        count_text: Number of events that took it, as text; empty if the trace has none.
     """
 
     path: str
@@ -66,8 +66,8 @@ class Drawing:
         name: Name of the agent.
         boxes: Its nodes.
         arrows: Its edges.
-        width: Total width.
-        height: Total height.
+        width: Width in units of SVG.
+        height: Height in units of SVG.
     """
 
     name: str
@@ -82,14 +82,21 @@ def draw_plan(plan: AgentPlan, counts: Counts, runs: int) -> Drawing:
 
     Args:
         plan: The plan.
-        counts: Number of records by kind, name and outcome.
+        counts: Number of records by kind and name, and then by outcome.
         runs: Number of recorded runs of the agent.
     """
     return draw_flow(plan.name, flow_of(plan), counts, runs)
 
 
 def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
-    """Return the drawing of a graph."""
+    """Lay out a graph of actions and events.
+
+    Args:
+        name: Name of the agent.
+        flow: The graph.
+        counts: Number of records by kind and name, and then by outcome.
+        runs: Number of recorded runs of the agent.
+    """
     layers = _layers(flow)
     places: dict[str, tuple[float, float]] = {}
     tallest = max((len(nodes) for nodes in layers), default=1)
@@ -107,7 +114,7 @@ def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
 
 
 def seen_flow(counts: Counts) -> Flow:
-    """Return the actions and events of an agent as recorded, if its plan is unknown."""
+    """Return the graph of an agent without a plan: its recorded actions, each behind the input."""
     nodes = {INPUT: Node(INPUT, "event", InputEvent.__name__)}
     edges: list[tuple[str, str]] = []
     for kind, name in counts:
@@ -118,15 +125,18 @@ def seen_flow(counts: Counts) -> Flow:
 
 
 def _layers(flow: Flow) -> list[list[str]]:
-    """Return the nodes by the length of the longest path to them. Edges that close a cycle are ignored."""
-    after: dict[str, list[str]] = {node: [] for node in flow.nodes}
+    """Return the nodes in layers, by the length of the longest path to each from a node without predecessors.
+
+    Edges that close a cycle are ignored.
+    """
+    following_nodes: dict[str, list[str]] = {node: [] for node in flow.nodes}
     for source, target in flow.edges:
-        after[source].append(target)
+        following_nodes[source].append(target)
     order: list[str] = []
     state: dict[str, int] = {}
-    back: set[tuple[str, str]] = set()
+    closing_edges: set[tuple[str, str]] = set()
     for start in flow.nodes:
-        stack = [(start, iter(after[start]))] if start not in state else []
+        stack = [(start, iter(following_nodes[start]))] if start not in state else []
         state.setdefault(start, 1)
         while stack:
             node, successors = stack[-1]
@@ -137,13 +147,13 @@ def _layers(flow: Flow) -> list[list[str]]:
                 order.append(node)
             elif following not in state:
                 state[following] = 1
-                stack.append((following, iter(after[following])))
+                stack.append((following, iter(following_nodes[following])))
             elif state[following] == 1:
-                back.add((node, following))
+                closing_edges.add((node, following))
     depth = dict.fromkeys(flow.nodes, 0)
     for node in reversed(order):
-        for following in after[node]:
-            if (node, following) not in back:
+        for following in following_nodes[node]:
+            if (node, following) not in closing_edges:
                 depth[following] = max(depth[following], depth[node] + 1)
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for node in flow.nodes:
@@ -152,7 +162,7 @@ def _layers(flow: Flow) -> list[list[str]]:
 
 
 def _edge_counts(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
-    """Return the edges with their counts. If an action has several triggers, the trigger is unknown."""
+    """Return source, target and count of each edge. The count is empty if an action has several triggers."""
     triggers: dict[str, int] = {}
     for _, target in flow.edges:
         triggers[target] = triggers.get(target, 0) + 1
@@ -201,6 +211,6 @@ def _draw_arrow(begin: tuple[float, float], end: tuple[float, float], label: str
         path = f"M{x1:g},{y1:g} C{x1 + bend:g},{y1:g} {x2 - bend:g},{y2:g} {x2:g},{y2:g}"
         return Arrow(path, (x1 + x2) / 2, (y1 + y2) / 2 - 6, label)
     # Back to an earlier layer: below the nodes.
-    low = max(y1, y2) + ROW * 0.55
-    path = f"M{x1:g},{y1:g} C{x1 + 60:g},{low:g} {x2 - 60:g},{low:g} {x2:g},{y2:g}"
-    return Arrow(path, (x1 + x2) / 2, low - 8, label)
+    bottom = max(y1, y2) + ROW * 0.55
+    path = f"M{x1:g},{y1:g} C{x1 + 60:g},{bottom:g} {x2 - 60:g},{bottom:g} {x2:g},{y2:g}"
+    return Arrow(path, (x1 + x2) / 2, bottom - 8, label)

@@ -47,8 +47,8 @@ class Guard:
     """Checks each request, and adds security headers to each response.
 
     Args:
-        app: The pages.
-        access: Addresses and token of the console.
+        app: The application with the pages.
+        access: Host names and token of the console.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -59,7 +59,7 @@ class Guard:
         self._name = f"{SESSION}-{access.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or pass it to the pages."""
+        """Handle a request: reject it, answer it with a login, or pass it to the pages."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -71,9 +71,9 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        rejected = self._rejection_reason(scope["method"], headers)
-        if rejected:
-            return await _plain_response(403, rejected)(scope, receive, guarded)
+        rejection_reason = self._rejection_reason(scope["method"], headers)
+        if rejection_reason:
+            return await _plain_response(403, rejection_reason)(scope, receive, guarded)
         form: Mapping[str, list[str]] = {}
         if scope["method"] not in READING:
             try:
@@ -87,15 +87,15 @@ class Guard:
                 return
             except ValueError:
                 return await _plain_response(413, "the form is too large")(scope, receive, guarded)
-        answer = self._admit_visitor(scope, headers, form)
-        await (answer or self._app)(scope, receive, guarded)
+        response = self._admit_visitor(scope, headers, form)
+        await (response or self._app)(scope, receive, guarded)
 
     def csrf_token(self, session: str) -> str:
-        """Return the CSRF token of a session."""
+        """Return the token that forms of a session must contain."""
         return self._sign_text("form", session)
 
     def _rejection_reason(self, method: str, headers: Headers) -> str:
-        """Return the reason to reject a request; empty if it is allowed."""
+        """Return the reason to reject a request, by host, method or origin; empty if it is allowed."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.admits_host(hosts[0]):
             return "this console does not have that host name; see --allow-host"
@@ -104,13 +104,17 @@ class Guard:
         origin = headers.get("origin")
         if origin is None:
             # Without an Origin, only browsers name the page that sent the request.
-            foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-            followed = method in READING and headers.get("sec-fetch-mode") == "navigate"
-            return "" if method in READING and (followed or not foreign) else _FOREIGN
+            is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+            is_navigation = method in READING and headers.get("sec-fetch-mode") == "navigate"
+            return "" if method in READING and (is_navigation or not is_foreign) else _FOREIGN
         return "" if _host_of(origin) == hosts[0] else _FOREIGN
 
     def _admit_visitor(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
-        """Return the response to a visitor without access; None if the request may pass."""
+        """Return the response to a request that must not reach the pages as it is; None if it may.
+
+        That is a login, an error, or the pages with a cookie for a new session. Stores session and form in
+        ``scope``.
+        """
         path = scope["path"]
         method = scope["method"]
         session = self._session(headers)
@@ -128,7 +132,7 @@ class Guard:
             as_utf8 = header_token.encode("latin-1").decode("utf-8", "replace")
             if not self._is_token(header_token) and not self._is_token(as_utf8):
                 return HTMLResponse(_LOGIN.format(said="This console needs its token."), 401)
-        fresh = not session
+        is_new_session = not session
         session = session or self._new_session()
         if method == "POST" and not hmac.compare_digest(
             _first_value(form, "csrf").encode(), self.csrf_token(session).encode()
@@ -137,10 +141,10 @@ class Guard:
                 403, "this form is not from this start of the console: load the page again"
             )
         scope.setdefault("state", {}).update(session=session, csrf=self.csrf_token(session), form=form)
-        return self._begin_session(session) if fresh else None
+        return self._begin_session(session) if is_new_session else None
 
     def _begin_session(self, session: str) -> ASGIApp:
-        """Return the pages for a visitor who gets a cookie with the response."""
+        """Return the pages, wrapped so that their response sets the cookie of a session."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             async def with_cookie(message: Message) -> None:
@@ -168,9 +172,9 @@ class Guard:
         return f"{name}.{self._sign_text('session', name)}"
 
     def _session(self, headers: Headers) -> str:
-        """Return the session of a request; empty if it has no session of this process.
+        """Return the session in the cookie of a request; empty if this process has not signed it.
 
-        The header also has the cookies of other programs on this host, in any form: only ours is read.
+        The header may have cookies of other programs on this host, in any form.
         """
         for cookie in ";".join(headers.getlist("cookie")).split(";"):
             cookie_name, _, value = cookie.strip().partition("=")
@@ -202,11 +206,11 @@ class _Disconnected(Exception):
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body of a request.
+    """Read the whole body of a request.
 
     Raises:
-        ValueError: It is too large.
-        _Disconnected: It is incomplete.
+        ValueError: It is larger than :data:`MOST_BODY`.
+        _Disconnected: The visitor disconnected before its end.
     """
     body = b""
     while True:
@@ -221,7 +225,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _host_of(origin: str) -> str:
-    """Return host and port of an Origin header; empty if it is invalid."""
+    """Return host and port in an Origin header; empty if the header is invalid."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

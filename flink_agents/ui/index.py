@@ -64,13 +64,13 @@ class TraceIndex:
     """Stores records in a temporary file. Readers never wait for the writer.
 
     Args:
-        sources: Sources of records.
-        most: Maximum number of records.
+        sources: The sources of records.
+        most: Maximum number of records; beyond it, the oldest runs are removed.
 
     Attributes:
-        invalid: Number of lines that are not records.
-        problem: The last error of a source; empty if the last read succeeded.
-        ready: Set when all records that existed at the start are read.
+        invalid: Number of lines that were no records.
+        problem: The last error of a source; empty if the last read of all sources succeeded.
+        ready: Set when the records that existed at the start were read.
     """
 
     def __init__(self, sources: Sequence[Source] = (), most: int = MOST_RECORDS) -> None:
@@ -93,12 +93,12 @@ class TraceIndex:
     # -- reading ----------------------------------------------------------------------
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query, of the job that is chosen. Thread-safe."""
+        """Return the rows of a query about the chosen job. Thread-safe."""
         job = CHOSEN_JOB.get()
         return self.query_all(f"{_OF_JOB} {sql}", (job, job, *values)) if job else self.query_all(sql, values)
 
     def query_all(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query, of all jobs. Thread-safe."""
+        """Return the rows of a query about all jobs. Thread-safe."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
@@ -107,7 +107,7 @@ class TraceIndex:
         return connection.execute(sql, tuple(values)).fetchall()
 
     def jobs(self) -> list[str]:
-        """Return the jobs that have runs."""
+        """Return the identities of all jobs with runs."""
         # Each one is looked up in the index of SQLite: a scan of all runs would take long.
         jobs: list[str] = []
         sql = "SELECT job FROM main.runs WHERE job > ? ORDER BY job LIMIT 1"
@@ -116,7 +116,7 @@ class TraceIndex:
         return jobs
 
     def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
-        """Return the records of runs."""
+        """Yield the records of the runs with these ids."""
         marks = ",".join("?" * len(run_ids))
         rows = self.query(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids)
         return unfold_records(TraceRecord.from_json(row["body"]) for row in rows)
@@ -124,14 +124,14 @@ class TraceIndex:
     # -- following --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Follow the sources in a thread."""
+        """Start the thread that reads the sources every :data:`POLL_SECONDS`."""
         self._thread = threading.Thread(
             target=self._follow_sources, name="flink-agents-ui-index", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following the sources, and remove the file."""
+        """End the thread, close all connections and sources, and remove the file."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -143,7 +143,7 @@ class TraceIndex:
         self._directory.cleanup()
 
     def refresh(self) -> None:
-        """Add new records."""
+        """Read the new records of all sources, and add them."""
         problem = ""
         for source in self._sources:
             try:
@@ -184,6 +184,11 @@ class TraceIndex:
                 self.invalid += 1
 
     def _add_records(self, parsed_lines: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
+        """Store records, and update the rows of their runs and the counts.
+
+        A record whose id is stored already is kept as a repeat, and does not count. The rows of such runs are
+        created again from all of their records.
+        """
         names = [_record_number(record.id) for record, _ in parsed_lines]
         stored_names = self._stored_names(names)
         stored_names |= self._stored_names(
@@ -217,20 +222,20 @@ class TraceIndex:
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
         self._write_rows(rows.values(), counts)
         if repeats := [run_id for run_id, row in rows.items() if row.repeats]:
-            self._rebuild_file(repeats)
+            self._rebuild_rows(repeats)
 
     def _write_rows(self, rows: Iterable[RunRow], counts: Counts) -> None:
         write = self._writer.executemany
         marks = ",".join("?" * len(COLUMNS))
         write(f"INSERT OR REPLACE INTO runs VALUES ({marks})", [row.values() for row in rows])
-        more = (
+        on_conflict = (
             "ON CONFLICT DO UPDATE SET number = number + excluded.number, "
             "seconds = seconds + excluded.seconds"
         )
-        write(f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {more}", counts.rows())
+        write(f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {on_conflict}", counts.rows())
 
     def _remove_records(self, place: str) -> None:
-        """Remove the records of a file that was removed or rewritten: they may come again."""
+        """Remove the records of a file that was removed or rewritten: its records may come again."""
         with self._writing, self._writer:
             counts = Counts(-1)
             runs = dict[str, RunRow]()
@@ -247,12 +252,12 @@ class TraceIndex:
             self._writer.execute("DELETE FROM records WHERE place IN (?, ?)", places)
             names = list(runs)
             for start in range(0, len(names), BATCH):
-                self._rebuild_file(names[start : start + BATCH])
+                self._rebuild_rows(names[start : start + BATCH])
             self._write_rows((), counts)
             self._writer.execute("DELETE FROM counts WHERE number <= 0")
 
-    def _rebuild_file(self, run_ids: list[str]) -> None:
-        """Make the rows of runs from all of their records."""
+    def _rebuild_rows(self, run_ids: list[str]) -> None:
+        """Create the rows of runs from all of their stored records."""
         self._query_values("DELETE FROM runs WHERE run_id IN", run_ids)
         rows = self._query_values("SELECT body FROM records WHERE run_id IN", run_ids)
         runs = by_run(unfold_records(TraceRecord.from_json(body) for (body,) in rows))
@@ -289,7 +294,7 @@ class TraceIndex:
 
 
 def _repeated_name(record: TraceRecord) -> str:
-    """Return the name of a record whose id another one has."""
+    """Return the name under which a record is stored if another one has its id."""
     return f"{record.id}:{record.time}:{record.replayed}"
 
 
@@ -300,10 +305,10 @@ def _first_row(run_id: str, record: TraceRecord) -> RunRow:
 
 
 class Counts:
-    """Numbers and seconds of records, for the graphs of agents.
+    """Numbers and seconds of records by agent, kind, name and outcome, for the graphs.
 
     Args:
-        sign: -1 if the records are removed.
+        sign: 1 to add records, -1 to remove them.
     """
 
     def __init__(self, sign: int = 1) -> None:
@@ -312,7 +317,7 @@ class Counts:
         self._seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def count_record(self, row: RunRow, record: TraceRecord) -> None:
-        """Count a record of a run, but for those of replays."""
+        """Count a record of the run with this row, unless a replay repeated it."""
         if record.replayed:
             return
         what = row.job, row.agent, *map(storable_text, (record.kind, record.name, record.outcome))
@@ -320,11 +325,11 @@ class Counts:
         self._seconds[what] += self._sign * (record.seconds or 0.0)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return rows for the table of counts."""
+        """Return the counts as rows of their table."""
         return [(*what, number, self._seconds[what]) for what, number in self._number.items()]
 
 
 def _record_number(name: str) -> int:
-    """Return the id of a record as a number, which makes the index smaller."""
+    """Return a number by the id of a record: an index of numbers is smaller than one of texts."""
     digest = hashlib.blake2b(storable_text(name).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -33,11 +33,10 @@ class KeyRequests:
     """Sends requests through a topic of signals.
 
     Attributes:
-        topic: The topic.
+        topic: The topic that the job reads signals from.
         client: Options of kafka-python for the connection.
-        rest: The cluster whose logs have the answers.
-        answers: The topic of answers, which is read instead of the logs. If neither is set, requests are
-            sent, and no answer is read.
+        rest: The cluster whose logs have the answers; None for none.
+        answers: The topic of answers, which is read instead of logs; None for none.
     """
 
     topic: str
@@ -47,19 +46,21 @@ class KeyRequests:
 
     @property
     def can_read_answers(self) -> bool:
-        """True if answers can be read."""
+        """True if a topic of answers or a cluster is set."""
         return self.rest is not None or self.answers is not None
 
     def ask_agents(
         self, request: Signal, seconds: float, ends: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Send a request, and return the last answer of each agent that answers in time.
+        """Send a request; wait for answers, and return the last one of each agent.
+
+        Empty if none comes in time.
 
         Args:
             request: The request.
-            seconds: Time limit.
-            ends: Outcomes to wait for, the best one first. An agent with the best outcome ends the wait. By
-                default, any outcome is good.
+            seconds: Timeout in seconds.
+            ends: Outcomes that end the request, the best one first; an agent with that one ends the wait at
+                once. None: any outcome ends it.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
@@ -84,13 +85,17 @@ class KeyRequests:
 def _wait_for_answers(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    until = time.monotonic() + seconds
+    """Read answers until one has the best outcome, all have ended, or the time is over.
+
+    After the first end, other agents have :data:`GRACE_SECONDS` to answer.
+    """
+    deadline = time.monotonic() + seconds
     complete_since = 0.0
     while True:
         answers = last_answers(read(), request)
         now = time.monotonic()
         outcomes = {str(answer.get("outcome")) for answer in answers}
-        if (ends and ends[0] in outcomes) or now >= until:
+        if (ends and ends[0] in outcomes) or now >= deadline:
             return answers
         if answers and (ends is None or outcomes <= set(ends)):
             complete_since = complete_since or now
@@ -99,19 +104,19 @@ def _wait_for_answers(
 
 
 def last_answers(answers: list[dict[str, Any]], request: str | None) -> list[dict[str, Any]]:
-    """Return the last answer of each agent to a request."""
+    """Return the last answer of each agent to the request with an id."""
     request_answers = [answer for answer in answers if answer.get("request") == request]
     request_answers.sort(key=lambda answer: _answer_time(answer.get("time")))
     return list({str(answer.get("agent")): answer for answer in request_answers}.values())
 
 
 def _answer_time(value: Any) -> float:
-    """Return the time of an answer, which may have none."""
+    """Return the time of an answer; 0 if it has none."""
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def log_reader(rest_client: ClusterRest) -> Read:
-    """Return a reader of the answers in the logs of TaskManagers."""
+    """Return a function that reads all answers in the logs of TaskManagers; it pauses between two calls."""
     looked = False
 
     def read() -> list[dict[str, Any]]:
@@ -144,7 +149,7 @@ def _topic_reader(topic: str, client: Mapping[str, Any]) -> Iterator[Read]:
 
 
 def _parse_answer(value: bytes | None) -> dict[str, Any] | None:
-    """Return a record of the topic as an answer; None if another producer wrote something else."""
+    """Parse a record of the topic of answers; return None if another producer wrote something else."""
     try:
         parsed = json.loads(value or b"")
     except (ValueError, RecursionError):

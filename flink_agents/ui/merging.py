@@ -27,23 +27,23 @@ class RunRow:
         job: Identity of the job.
         agent: Name of the agent.
         key: Canonical text of the key.
-        shown_key: The key as shown.
+        shown_key: The key in the form that pages show.
         sequence: Number of the run within the key.
         status: One of ``STATUSES``.
         begun: Start of its first record, in seconds since the epoch.
-        ended: Time of its last record.
-        seconds: The time between the two.
+        ended: Time of its last record, in seconds since the epoch.
+        seconds: Seconds between ``begun`` and ``ended``.
         calls: Number of recorded calls.
         error_class: Class of the last error; empty if there is none.
         error: Message and line of that error.
-        waits: Its waits as JSON, if it is suspended.
-        decided: Time of the record that determines the status.
+        waits: What it waits for, as a JSON list, if it is suspended.
+        decided: Time of the record that its status comes from, in seconds since the epoch.
         queued: Seconds in the queue, of segments that have ended.
         open_queued: Seconds in the queue, of the segment that has not ended.
         suspended: Seconds between a suspension and the next segment.
-        since: Begin of the present phase; 0 if it is not known.
+        since: Start of the present phase, in seconds since the epoch; 0 if it is not known.
         doing: What it waits for now; empty if it executes code, or if that is not known.
-        repeats: True if it has repeated records: a replay or another attempt made them.
+        repeats: True if some of its records are repeated, by a replay or another attempt.
     """
 
     run_id: str
@@ -70,7 +70,7 @@ class RunRow:
 
     @classmethod
     def from_run(cls, run: RunTrace) -> RunRow:
-        """Create the row of a run from all of its records."""
+        """Create the row of a run from all of its records, as after a removal or a repeat."""
         row = cls.from_record(run.records[0])
         row.run_id = storable_text(run.run_id)
         for record in run.records:
@@ -99,24 +99,29 @@ class RunRow:
         )
 
     def update_state(self, record: TraceRecord, new: bool = False) -> None:
-        """Update the current state from a record, which may be a repeated one of a replay."""
+        """Update status, waits and times from a record.
+
+        Args:
+            record: The record, which a replay may have repeated.
+            new: True if it is not repeated.
+        """
         if record.kind == "run" and self.status not in FINAL:
-            final = record.outcome in FINAL
-            if final or record.time >= self.decided:
+            is_final = record.outcome in FINAL
+            if is_final or record.time >= self.decided:
                 if new or not record.is_end:
                     take_times(self, record)
                 self.doing = storable_text(self.doing)[:MOST_TEXT]
-                was = self.status
+                previous_status = self.status
                 self.status = status_of(record)
                 self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
                 # A replay repeats the record of a suspension: the run waits since the first one.
-                if new or self.status != was:
+                if new or self.status != previous_status:
                     self.decided = record.time
         self.ended = max(self.ended, record.time)
         self.seconds = self.ended - self.begun
 
     def add_record(self, record: TraceRecord) -> None:
-        """Update the row from a new record."""
+        """Update the row from a record that is not repeated."""
         self.begun = min(self.begun, _start_time(record))
         self.calls += record.kind == "call"
         error = error_of(record.attributes)
@@ -127,7 +132,7 @@ class RunRow:
         self.update_state(record, new=True)
 
     def values(self) -> tuple[Any, ...]:
-        """Return the fields in their order."""
+        """Return the values of all fields, in the order of the columns."""
         return _fields_of(self)
 
 
@@ -137,7 +142,7 @@ _fields_of = attrgetter(*COLUMNS)
 
 
 def shown_key(text: str) -> str:
-    """Return a key as shown: a string unchanged, another value as JSON, otherwise the canonical text."""
+    """Return a key as pages show it: a string as it is, another value as JSON, or its canonical text."""
     try:
         # No class is imported: the trace may come from anywhere.
         value = decode_key(text, from_outside=True)
@@ -147,7 +152,7 @@ def shown_key(text: str) -> str:
 
 
 def storable_text(text: object) -> str:
-    """Return a text that can be encoded as UTF-8: surrogates become escapes."""
+    """Convert to text that UTF-8 can encode: surrogates become escapes."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 

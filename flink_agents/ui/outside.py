@@ -37,17 +37,17 @@ LOCAL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ConsoleJob:
-    """A job of the cluster.
+    """A job of the cluster, as the console shows it.
 
     Attributes:
-        id: Its id.
+        id: Flink's id of the job.
         name: Its name.
         state: Its state in Flink.
         since: Its start, in seconds since the epoch.
         tasks: Number of its tasks by state.
-        checkpoints: Number of completed and of failed checkpoints.
-        problem: The last exception that caused a restart, as one line.
-        backpressure: What slows it down, in words.
+        checkpoints: Numbers of completed and of failed checkpoints.
+        problem: The last exception that caused a restart, with its time; empty if there is none.
+        backpressure: Sentences about the operators that slow it down.
     """
 
     id: str
@@ -67,14 +67,14 @@ class DeadLetterRow:
     Attributes:
         place: Its position: ``topic/partition/offset``.
         topic: The topic of dead letters.
-        agent: Name of the agent that failed to process it.
-        error_class: Class of the error.
-        error: Class and text of the error.
-        origin: The original topic.
+        agent: Name of the agent that failed to process it; empty if a source rejected it.
+        error_class: Class name of the error.
+        error: Class and message of the error.
+        origin: The topic that it came from; None if it is not known.
         key: The key of the run, or of the Kafka message.
-        value: Its value, truncated.
-        time: Time of the dead letter, in seconds since the epoch.
-        headers: Its headers; a name can be repeated.
+        value: Its value as text, truncated.
+        time: Its timestamp, in seconds since the epoch.
+        headers: Its headers as text; a name can occur several times.
     """
 
     place: str
@@ -94,9 +94,9 @@ class KeyAnswer:
     """The answer of a job to a request about a key.
 
     Attributes:
-        lines: Its answers in words.
-        inputs_behind: The number of inputs that wait behind the first unfinished run, by agent.
-        time: When it was asked, in seconds since the epoch.
+        lines: What the agents of the job answered, as sentences.
+        inputs_behind: Number of inputs that wait behind the first unfinished run, by agent.
+        time: When the answers came, in seconds since the epoch.
     """
 
     lines: list[str]
@@ -108,7 +108,7 @@ class Outside:
     """Reads from brokers and Flink in background threads, and sends the decisions of visitors.
 
     Args:
-        settings: Addresses and topics.
+        settings: Addresses of brokers and cluster, and names of topics.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:
@@ -130,18 +130,18 @@ class Outside:
         self._local: list[LocalJobState] = []
 
     def close(self) -> None:
-        """Close the connections that stay open between two pages."""
+        """Close the consumer that stays open between two pages."""
         if self._pending is not None:
             self._pending.close()
 
     # -- reading ----------------------------------------------------------------------
 
     def jobs(self) -> Reading[list[ConsoleJob]] | None:
-        """Return the jobs of the cluster; None if no cluster is named."""
+        """Return the last known jobs of the cluster; None if no cluster is set."""
         return None if self._jobs is None else self._jobs.read()
 
     def local_jobs(self) -> list[LocalJobState]:
-        """Return the local jobs near the trace; nothing with a cluster, which knows its jobs."""
+        """Return the local jobs near the trace, at most a second old; empty if a cluster is set."""
         if self._settings.cluster is not None:
             return []
         with self._looking:
@@ -151,11 +151,11 @@ class Outside:
             return self._local
 
     def requests(self) -> Reading[list[ApprovalRequest]] | None:
-        """Return the pending requests; None if no topic is named."""
+        """Return the last known pending requests; None if no topic of requests is set."""
         return None if self._requests is None else self._requests.read()
 
     def request(self, request_id: str) -> ApprovalRequest | None:
-        """Return a pending request by its id; None if there is none."""
+        """Return the pending request with an id, after another read if needed; None if there is none."""
         for read in (self.requests, self.renew_requests):
             # One that was just asked may not have been read yet.
             reading = read()
@@ -165,17 +165,17 @@ class Outside:
         return None
 
     def requests_of(self, key: str, sequence: int | None = None) -> dict[str, ApprovalRequest]:
-        """Return the pending requests of a key, or of one of its runs, by the id of the wait in the run."""
+        """Return the pending requests of a key, or only of its run ``sequence``, by the id of their wait."""
         reading = self.requests()
         requests: dict[str, ApprovalRequest] = {}
         for request in (reading.value if reading else None) or ():
-            of, number, wait = _request_parts(request.id)
-            if of == key and (sequence is None or number == str(sequence)):
+            request_key, number, wait = _request_parts(request.id)
+            if request_key == key and (sequence is None or number == str(sequence)):
                 requests[wait] = request
         return requests
 
     def letters(self) -> dict[str, Reading[list[DeadLetterRow]]]:
-        """Return the dead letters that were not sent back, by topic."""
+        """Return the last known dead letters that were not sent back, by topic."""
         return {name: background.read() for name, background in self._letters.items()}
 
     def _read_letters(self, topic: str) -> list[DeadLetterRow]:
@@ -194,16 +194,21 @@ class Outside:
     # -- sending ----------------------------------------------------------------------
 
     def send_answer(self, response: ApprovalResponse, new_arguments: bool = False) -> ApprovalRequest:
-        """Send an answer to a request, and return the request.
+        """Send an answer to a pending request, wait until the brokers have it, and return the request.
+
+        Args:
+            response: The answer.
+            new_arguments: True to accept arguments that the request does not have.
 
         Raises:
-            RejectedAnswerError: The request is not pending, is already answered, or has no such argument.
+            RejectedAnswerError: The request is not pending, was answered before, or lacks an argument of the
+                answer. Or no topic of signals or requests is set.
             KafkaStreamError: The brokers cannot be reached.
         """
         if self._settings.signals is None:
-            raise _not_set_up("answers", "--signals TOPIC")
+            raise _unset_option_error("answers", "--signals TOPIC")
         if self._pending is None:
-            raise _not_set_up("answers", "--requests TOPIC")
+            raise _unset_option_error("answers", "--requests TOPIC")
         with self._answering:
             request = request_with(response.id, self._pending.read())
             if request is None:
@@ -226,32 +231,36 @@ class Outside:
         return request
 
     def send_signal(self, signal: Signal) -> None:
-        """Send a signal.
+        """Send a signal, and wait until the brokers have it.
 
         Raises:
-            RejectedAnswerError: No topic of signals is named.
+            RejectedAnswerError: No topic of signals is set.
             KafkaStreamError: The brokers cannot be reached.
-            KafkaValueError: A value cannot be JSON, or the id of the wait is invalid.
+            KafkaValueError: Its value cannot be written as JSON, or ``wait`` is not the id of a wait.
         """
         if self._settings.signals is None:
-            raise _not_set_up("signals", "--signals TOPIC")
+            raise _unset_option_error("signals", "--signals TOPIC")
         self._desk.send([signal])
 
     def answer_about(self, key: str) -> KeyAnswer | None:
-        """Return the last answer about a key, by its canonical text; None if no request was sent."""
+        """Return the job's last answer about the key with a canonical text; None if it was not asked."""
         return self._answers.get(key)
 
     def inspect_key(self, key: str, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
-        """Ask the job about the key of a canonical text, and keep its answer.
+        """Ask the job about a key, wait for its answer, and keep it for :meth:`answer_about`.
+
+        Args:
+            key: Canonical text of the key.
+            seconds: Timeout in seconds.
 
         Raises:
-            RejectedAnswerError: No topic of signals is named, or neither a topic of answers nor a cluster.
+            RejectedAnswerError: No topic of signals is set, or neither a topic of answers nor a cluster.
             KafkaStreamError: The brokers cannot be reached.
             ClusterUnavailableError: The cluster does not answer.
         """
         settings = self._settings
         if settings.signals is None or not settings.can_ask:
-            raise _not_set_up("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
+            raise _unset_option_error("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
         cluster = None if settings.cluster is None else ClusterRest(settings.cluster)
         requests = KeyRequests(settings.signals, settings.client, cluster, settings.answers)
         answers = requests.ask_agents(for_key_text(inspect_request(None), key), seconds)
@@ -266,11 +275,16 @@ class Outside:
         return key_answer
 
     def redrive_letters(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
-        """Send dead letters back, and return their number by topic.
+        """Send dead letters back, and return their number by target topic.
+
+        Args:
+            topic: The topic of dead letters.
+            places: The letters, as ``topic/partition/offset``.
+            to: The target topic; None for the one that each letter came from.
 
         Raises:
             RejectedAnswerError: No letter is chosen, or the chosen ones were sent back before.
-            KafkaStreamError: The brokers cannot be reached, or the original topic of a letter is unknown.
+            KafkaStreamError: The brokers cannot be reached, or the origin of a letter is unknown.
         """
         if topic not in self._letters or not places:
             raise _rejected_error("no dead letter is chosen", found=topic)
@@ -282,12 +296,12 @@ class Outside:
         return done.topics
 
     def renew_requests(self) -> Reading[list[ApprovalRequest]] | None:
-        """Read the pending requests again."""
+        """Read the pending requests again now, and return them; None if no topic of requests is set."""
         return None if self._requests is None else self._requests.read_now(2.0)
 
 
 def _request_parts(request: str) -> tuple[str, str, str]:
-    """Return the canonical key, the number of the run, and the wait within the run, of a request's id."""
+    """Split a request's id: canonical text of the key, number of the run, id of the wait in the run."""
     parts = wait_of_request(request).rsplit("|", 4)
     # Another producer may write to the topic.
     return (parts[0], parts[1], "|".join(parts[2:])) if len(parts) == 5 else ("", "", "")
@@ -356,8 +370,12 @@ def _backpressure(cluster: ClusterRest, job: dict[str, Any]) -> tuple[str, ...]:
 def json_of(text: str, what: str) -> Any:
     """Parse a field of a form as JSON.
 
+    Args:
+        text: The content of the field.
+        what: Name of the field, for the error.
+
     Raises:
-        RejectedAnswerError: The field is not JSON.
+        RejectedAnswerError: It is not JSON.
     """
 
     def reject(constant: str) -> Any:
@@ -376,7 +394,7 @@ def _rejected_error(message: str, found: str) -> RejectedAnswerError:
     return RejectedAnswerError(message, found=found, fix="load the page again, and look at what it shows now")
 
 
-def _not_set_up(what: str, option: str) -> RejectedAnswerError:
+def _unset_option_error(what: str, option: str) -> RejectedAnswerError:
     return RejectedAnswerError(
         f"this console cannot send {what}", expected=option, fix=f"start flink-agents ui with {option}"
     )

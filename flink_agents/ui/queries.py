@@ -29,14 +29,14 @@ class RunFilter:
     """A filter of runs. Empty fields match all runs.
 
     Attributes:
-        status: Their status.
+        status: Status of the runs.
         agent: Name of the agent.
         key: Canonical text of the key.
-        error: Class of their error.
-        text: Part of the key, the error or the id.
-        since: Only runs with a record in this last number of seconds.
-        slow: True to list the longest runs first, not the latest: from start to end, or until now.
-        page: Number of the page, from 0.
+        error: Class of their last error.
+        text: Part of the key or of the error, or the start of the id.
+        since: Only runs with a record in the last ``since`` seconds; 0 for all.
+        slow: True to list the longest runs first, False for the latest ones.
+        page: Number of the page of the result, from 0.
     """
 
     status: str = ""
@@ -49,7 +49,7 @@ class RunFilter:
     page: int = 0
 
     def sql_condition(self) -> tuple[str, list[Any]]:
-        """Return the condition in SQL, and its values."""
+        """Return an SQL condition with placeholders, and the values for them."""
         parts: list[str] = []
         values: list[Any] = []
         for column, value in (
@@ -65,18 +65,18 @@ class RunFilter:
             parts.append("ended >= ?")
             values.append(time.time() - self.since)
         if self.text:
-            like = storable_text(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            pattern = storable_text(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             columns = ("shown_key", "error", "error_class")
-            either = [f"{text_column} LIKE ? ESCAPE '\\'" for text_column in columns] + [
+            alternatives = [f"{text_column} LIKE ? ESCAPE '\\'" for text_column in columns] + [
                 "run_id LIKE ? ESCAPE '\\'"
             ]
-            parts.append(f"({' OR '.join(either)})")
-            values += [f"%{like}%"] * len(columns) + [f"{like}%"]
+            parts.append(f"({' OR '.join(alternatives)})")
+            values += [f"%{pattern}%"] * len(columns) + [f"{pattern}%"]
         return " AND ".join(parts) or "1", values
 
 
 def find_runs(index: TraceIndex, run_filter: RunFilter) -> tuple[list[Any], int]:
-    """Return one page of runs, and the total number of runs."""
+    """Return one page of the runs that match a filter, and the number of all of them."""
     where, values = run_filter.sql_condition()
     rows = (_longest_runs if run_filter.slow else _latest_runs)(index, run_filter, where, values)
     if len(rows) < PAGE and (rows or not run_filter.page):
@@ -87,17 +87,17 @@ def find_runs(index: TraceIndex, run_filter: RunFilter) -> tuple[list[Any], int]
 
 def _latest_runs(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
     # A search reads the table from its start to its end: by an index, each row would be looked up.
-    read = "+ended" if run_filter.text else "ended"
+    order_column = "+ended" if run_filter.text else "ended"
     # The subquery passes the rows of earlier pages by an index alone.
     return index.query(
         f"SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE {where} "
-        f"ORDER BY {read} DESC LIMIT ? OFFSET ?) ORDER BY ended DESC",
+        f"ORDER BY {order_column} DESC LIMIT ? OFFSET ?) ORDER BY ended DESC",
         [*values, PAGE, run_filter.page * PAGE],
     )
 
 
 def _longest_runs(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
-    """Return runs by their duration. That of a run that has not ended grows until now, as all pages show."""
+    """Return one page of runs by duration. Unfinished runs count until now, as on all pages."""
     now = time.time()
     most = (run_filter.page + 1) * PAGE
     parts = {
@@ -105,20 +105,20 @@ def _longest_runs(index: TraceIndex, run_filter: RunFilter, where: str, values: 
         f"status NOT IN ({GROWING})": ("seconds + 0 * ?", "seconds DESC"),
     }
     # Each part is read by its own index, as far as this page needs it.
-    either = " UNION ALL ".join(
+    union = " UNION ALL ".join(
         f"SELECT * FROM (SELECT run_id, {total} AS total FROM runs WHERE {which} AND {where} "
         f"ORDER BY {order} LIMIT ?)"
         for which, (total, order) in parts.items()
     )
     return index.query(
-        f"SELECT runs.*, total FROM ({either} ORDER BY total DESC LIMIT ? OFFSET ?) "
+        f"SELECT runs.*, total FROM ({union} ORDER BY total DESC LIMIT ? OFFSET ?) "
         "JOIN runs USING (run_id) ORDER BY total DESC",
         [now, *values, most, now, *values, most, PAGE, run_filter.page * PAGE],
     )
 
 
 def find_run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
-    """Return a run by its id, as a row and with its records."""
+    """Return the row of a run and its records; None if there is no run with this id."""
     name = storable_text(run_id)
     rows = index.query("SELECT * FROM runs WHERE run_id = ?", [name])
     if not rows:
@@ -128,7 +128,7 @@ def find_run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
 
 
 def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrace]:
-    """Return the unfinished and then the latest runs of a key, with their records."""
+    """Return up to ``most`` runs of a key with their records, unfinished ones first, then the latest."""
     ids = [
         row["run_id"]
         for row in index.query(
@@ -140,7 +140,7 @@ def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrac
 
 
 def agent_names(index: TraceIndex) -> list[str]:
-    """Return the names of the agents."""
+    """Return the names of all agents with runs, sorted."""
     # Each name is looked up in the index of SQLite: a scan of all runs would take long.
     names: list[str] = []
     last = ""
@@ -151,7 +151,7 @@ def agent_names(index: TraceIndex) -> list[str]:
 
 
 def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
-    """Return the number of runs of each agent by status."""
+    """Return the number of runs by agent and status."""
     status_counts: dict[str, dict[str, int]] = {}
     for row in index.query("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
         status_counts.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
@@ -159,12 +159,21 @@ def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
 
 
 def count_per_minute(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
-    """Return ended and failed runs per minute, for a chart."""
+    """Count completed and failed runs in each of the last minutes, for a chart.
+
+    Args:
+        index: The index.
+        minutes: Number of minutes, without the present one.
+        now: Seconds since the epoch.
+
+    Returns:
+        ``time``, ``completed`` and ``failed``, each a list with a number for each minute.
+    """
     # Without the present minute, which looks as if everything had stopped.
     first = int(now // 60) - minutes
     times = [float(60 * (first + number)) for number in range(minutes)]
     ended = [0.0] * minutes
-    bad = [0.0] * minutes
+    failed = [0.0] * minutes
     for status in ("completed", "failed", "dead-lettered"):
         # One status at a time: SQLite then reads its index alone.
         rows = index.query(
@@ -173,14 +182,14 @@ def count_per_minute(index: TraceIndex, minutes: int, now: float) -> dict[str, l
             [status, 60.0 * first],
         )
         for row in rows:
-            place = row["minute"] - first
-            if 0 <= place < minutes:
-                (ended if status == "completed" else bad)[place] += row["number"]
-    return {"time": times, "completed": ended, "failed": bad}
+            position = row["minute"] - first
+            if 0 <= position < minutes:
+                (ended if status == "completed" else failed)[position] += row["number"]
+    return {"time": times, "completed": ended, "failed": failed}
 
 
 def frequent_errors(index: TraceIndex, most: int = 8) -> list[Any]:
-    """Return the most frequent classes of errors, with the last message of each."""
+    """Return the most frequent error classes of runs, with their number and last message."""
     return index.query(
         "SELECT error_class, count(*) AS number, max(ended) AS last, error, run_id FROM runs "
         "WHERE error_class != '' GROUP BY error_class ORDER BY number DESC LIMIT ?",
@@ -189,7 +198,7 @@ def frequent_errors(index: TraceIndex, most: int = 8) -> list[Any]:
 
 
 def waiting_keys(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
-    """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
+    """Return keys with unfinished runs, the longest wait first, with their waits and number of runs."""
     rows = index.query(
         f"SELECT *, {SINCE} AS waits_since, min(sequence), count(*) AS unfinished FROM runs "
         f"WHERE status IN ({OPEN}) AND (? = '' OR agent = ?) "
@@ -200,12 +209,12 @@ def waiting_keys(index: TraceIndex, agent: str = "", most: int = 200) -> list[di
 
 
 def waits_of(row: Any) -> list[dict[str, Any]]:
-    """Return the waits of a suspended run."""
+    """Parse the waits in the row of a run; empty if it does not wait."""
     return [wait for wait in json.loads(row["waits"]) if isinstance(wait, dict)]
 
 
 def count_records(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
-    """Return the number of records of an agent by kind, name and outcome."""
+    """Return the number of records of an agent, by kind and name, and then by outcome."""
     record_counts: dict[tuple[str, str], dict[str, int]] = {}
     for row in index.query("SELECT * FROM counts WHERE agent = ?", [storable_text(agent)]):
         outcomes = record_counts.setdefault((row["kind"], row["name"]), {})

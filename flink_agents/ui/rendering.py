@@ -27,7 +27,7 @@ PACKAGE = "flink_agents.ui"
 
 
 def show_invisible(value: Any) -> Any:
-    """Return a text whose invisible characters and changes of direction are escaped."""
+    """Escape invisible characters and changes of direction in a text; other values are unchanged."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     if value.isprintable():
@@ -43,7 +43,7 @@ def _escape_character(character: str) -> str:
 
 
 def format_age(seconds: float, now: float | None = None) -> str:
-    """Format a time relative to now."""
+    """Format the time between ``seconds``, since the epoch, and now, such as ``5 min ago``."""
     passed = (time.time() if now is None else now) - seconds
     return f"in {_format_span(-passed)}" if passed < -0.5 else f"{_format_span(passed)} ago"
 
@@ -56,7 +56,7 @@ def _format_span(seconds: float) -> str:
 
 
 def link_to(path: str, **values: Any) -> str:
-    """Return an address of the console, with the chosen job. Empty parameters are omitted."""
+    """Return a link to a page of the console, which keeps the chosen job. Empty parameters are omitted."""
     values.setdefault("job", CHOSEN_JOB.get())
     pairs = {
         name: storable_text(value) for name, value in values.items() if value not in (None, "", 0, False)
@@ -65,7 +65,7 @@ def link_to(path: str, **values: Any) -> str:
 
 
 def format_number(number: float) -> str:
-    """Format a number with separators."""
+    """Format a number with thousands separators."""
     return f"{number:,.0f}"
 
 
@@ -74,7 +74,7 @@ MOST_TEXT = 20_000
 
 
 def format_json(value: Any) -> str:
-    """Format a value as indented JSON; a string is unchanged. A long text is truncated."""
+    """Format a value as indented JSON, and a string as it is; cut it after :data:`MOST_TEXT` characters."""
     text = _format_value(value)
     return (
         text
@@ -90,12 +90,12 @@ def _format_value(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON in ASCII, so that a form returns it unchanged."""
+    """Return a value as ASCII JSON: a browser returns that unchanged from a form."""
     return json.dumps(value)
 
 
 def time_of(seconds: float) -> str:
-    """Format a time in UTC, or as a number if it is outside the calendar."""
+    """Format seconds since the epoch as UTC, or as a number if the calendar does not have that time."""
     try:
         return format_time(seconds)
     except (ValueError, OverflowError, OSError):
@@ -103,7 +103,7 @@ def time_of(seconds: float) -> str:
 
 
 def describe_wait(wait: dict[str, Any]) -> str:
-    """Format the event or time that ends a wait, for any content of the record."""
+    """Describe what ends a wait; a wait of another form, from a foreign record, does not raise."""
     try:
         return wait_text(wait)
     except (ValueError, OverflowError, OSError, TypeError):
@@ -111,12 +111,12 @@ def describe_wait(wait: dict[str, Any]) -> str:
 
 
 def times_of(row: Any, now: float) -> dict[str, str]:
-    """Return the durations of a run, in words, from its row in the index."""
+    """Return the durations of a run as text by name, from its row in the index."""
     return times_row(time_spent(RunRow(*(row[name] for name in COLUMNS)), now))
 
 
 def create_environment() -> Environment:
-    """Return the environment of the templates."""
+    """Return the Jinja environment of the pages, with its filters."""
     jinja_environment = Environment(
         loader=PackageLoader(PACKAGE),
         autoescape=True,

@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Return a server of the console, which is not running yet."""
+    """Return the server of the console, which does not run yet."""
     config = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -53,7 +53,7 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
 
 
 class PatientProtocol(H11Protocol):
-    """A connection that is closed if its client takes too long to send a request, or to read a response.
+    """A connection that is closed if its client is too slow to send a request or to read a response.
 
     uvicorn itself limits only the time between two requests.
     """
@@ -106,7 +106,7 @@ class PatientProtocol(H11Protocol):
             self.connections.discard(longest)
 
     def _close_if_slow(self) -> None:
-        """Close the connection if its client is too slow; otherwise look again later."""
+        """Close the connection if its client is too slow; otherwise check again a second later."""
         if self not in self.connections:
             return
         now = self.loop.time()
@@ -115,7 +115,7 @@ class PatientProtocol(H11Protocol):
             self._reading_since = None
         elif self._reading_since is None:
             self._reading_since = now
-        if _is_over(self._asking_since, REQUEST_SECONDS, now) or _is_over(
+        if _has_expired(self._asking_since, REQUEST_SECONDS, now) or _has_expired(
             self._reading_since, ANSWER_SECONDS, now
         ):
             # Not closed: that would wait until the client has read everything.
@@ -124,5 +124,5 @@ class PatientProtocol(H11Protocol):
             self.loop.call_later(LOOK_SECONDS, self._close_if_slow)
 
 
-def _is_over(since: float | None, seconds: float, now: float) -> bool:
+def _has_expired(since: float | None, seconds: float, now: float) -> bool:
     return since is not None and now - since >= seconds

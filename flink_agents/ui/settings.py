@@ -25,17 +25,17 @@ class ConsoleSettings:
     """Sources of the console. Pages show which of them are not set.
 
     Attributes:
-        trace: Directory or file of trace records.
+        trace: Directory or file of trace records; None for none.
         trace_topic: Topic of trace records.
-        client: Options of kafka-python for the connection.
+        client: Options of kafka-python for all topics.
         requests: Topic of requests for approvals.
         signals: Topic that the job reads signals from.
         answers: Topic of the job's answers to requests.
         dead_letters: Topics of dead letters.
-        cluster: Address of Flink's REST interface.
+        cluster: Address of Flink's REST interface; None for none.
         plans: Plans of agents, for the graph.
-        journals: Reads journals.
-        state_dirs: Directories of folders of local jobs, besides those near the trace.
+        journals: Reads journals; None if there is no store.
+        state_dirs: Further directories with folders of local jobs, besides those near the trace.
     """
 
     trace: Path | None = None
@@ -62,12 +62,14 @@ class Access:
 
     Attributes:
         host: The address to listen at.
-        port: Its port.
-        token: Token that visitors need, stripped. None: all users of this machine have access.
+        port: The port to listen at.
+        token: Token that visitors need, without surrounding space. None: every user of this machine has
+            access.
         names: Further host names in the browser's address, such as the name of a proxy.
 
     Raises:
-        UnsafeAddressError: Other machines reach the address, and there is no token. Or it cannot be typed.
+        UnsafeAddressError: Other machines reach the address, and there is no token; or the token cannot be
+            typed.
     """
 
     host: str = "127.0.0.1"
@@ -88,7 +90,10 @@ class Access:
             )
 
     def admits_host(self, header: str) -> bool:
-        """Return True if a Host header names this console: others can point names to it (DNS rebinding)."""
+        """Return True if a Host header names this console.
+
+        Other names are rejected: an attacker can let a name point to this machine (DNS rebinding).
+        """
         name, _, port = header.rpartition(":") if header.rpartition(":")[2].isdecimal() else (header, "", "")
         name = name.strip("[]").lower().rstrip(".")
         if name in {console_name.lower() for console_name in self.names}:
@@ -98,11 +103,15 @@ class Access:
         if is_loopback(self.host):
             return name in ("localhost", "127.0.0.1", "::1", self.host)
         # A number cannot be made to point elsewhere, as a name can.
-        return _is_number(name) or name in (self.host, socket.gethostname().lower())
+        return _is_ip_address(name) or name in (self.host, socket.gethostname().lower())
 
 
 def _check_token(token: str) -> None:
-    """Reject a token that cannot be typed into the form."""
+    """Check that a token can be typed into the login form.
+
+    Raises:
+        UnsafeAddressError: It is blank, or has control characters.
+    """
     if token and token.isprintable():
         return
     raise UnsafeAddressError(
@@ -114,7 +123,7 @@ def _check_token(token: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach an address."""
+    """Return True if a host name or address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -123,7 +132,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _is_number(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -14,11 +14,11 @@ CHUNK = 1 << 20
 
 @dataclass
 class Lines:
-    """New lines.
+    """Lines that were added to a source.
 
     Attributes:
-        place: File or topic of the lines.
-        lines: The lines.
+        place: The file, or topic and partition, that they came from.
+        lines: The lines, without line breaks.
     """
 
     place: str
@@ -27,24 +27,24 @@ class Lines:
 
 @dataclass
 class Removed:
-    """A file that was removed.
+    """A file that was removed or rewritten, so that its records no longer count.
 
     Attributes:
-        place: The file.
+        place: The path of the file.
     """
 
     place: str
 
 
 class Source(Protocol):
-    """Returns new lines since the last read."""
+    """A place with records; each read continues where the last one ended."""
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield new lines in batches."""
+        """Yield the lines since the last call, in batches, and the files that were removed."""
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """Close what stays open between two reads."""
         ...
 
 
@@ -58,7 +58,7 @@ class _Position:
 
 @dataclass
 class TraceFiles:
-    """Follows the files of a directory, or one file. It reads each byte once.
+    """Follows the files of a directory, or one file. Each byte is read once.
 
     Attributes:
         place: The directory or file.
@@ -68,7 +68,7 @@ class TraceFiles:
     _positions: dict[Path, _Position] = field(default_factory=dict[Path, _Position])
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield appended lines. An incomplete last line waits for its end."""
+        """Yield added lines and removed files. A last line without a line break waits for its end."""
         files = sorted(self.place.rglob(f"*{SUFFIX}")) if self.place.is_dir() else [self.place]
         for removed_file in self._positions.keys() - set(files):
             del self._positions[removed_file]
@@ -81,7 +81,7 @@ class TraceFiles:
                 continue
 
     def _read_file(self, file: Path) -> Iterator[Lines | Removed]:
-        """Yield the complete lines of a file after the position up to which it was read."""
+        """Yield the complete lines that were added to a file; all of them if the file was replaced."""
         with file.open("rb") as opened:
             status = file.stat()
             position = self._positions.get(file)
@@ -133,7 +133,7 @@ class TraceTopic:
         self._consumer: Any = None
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield the records that were appended."""
+        """Yield the records that were added to the topic since the last call."""
         from flink_agents.connectors.kafka.client import translate_client_errors
 
         consumer = self._consumer or self._open_consumer()

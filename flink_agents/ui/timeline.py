@@ -20,6 +20,9 @@ LONG = 0.3
 
 MOST_BARS = 500
 
+MOST_PAUSES = 4
+"""Maximum number of pauses that are shortened."""
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -29,11 +32,11 @@ class Bar:
         label: Its text.
         kind: Kind of the record; ``waiting`` for a pause between two segments.
         outcome: Its outcome.
-        depth: Its depth in the tree.
-        x: Start of the bar, of 1000.
-        width: Width of the bar.
-        seconds: Duration; None if it is unknown.
-        replayed: True if all of it came from the journal.
+        depth: Its depth in the tree of records.
+        x: Start of the bar, on an axis of 1000.
+        width: Width of the bar, on an axis of 1000.
+        seconds: Duration in seconds; None if it is unknown.
+        replayed: True if all of its work came from the journal.
         attributes: Further facts of its record.
     """
 
@@ -53,10 +56,10 @@ class Timeline:
     """The timeline of a run.
 
     Attributes:
-        bars: Its rows.
-        breaks: Positions of shortened pauses, of 1000, with their seconds.
-        left_out: Number of rows beyond the shown ones.
-        phases: Waits of the run before and between its calls, in seconds by reason.
+        bars: Its rows, from top to bottom.
+        breaks: Middle of each shortened pause, on an axis of 1000, and its seconds.
+        left_out: Number of rows beyond the limit, which are not shown.
+        phases: Seconds that the run waited before and between its calls, by reason.
     """
 
     bars: Sequence[Bar]
@@ -66,7 +69,13 @@ class Timeline:
 
 
 class _Axis:
-    """Maps times to positions on the axis."""
+    """Maps times to positions from 0 to 1000, with long pauses shortened.
+
+    Args:
+        intervals: Start and end of each span, in seconds since the epoch.
+        begin: Start of the axis.
+        end: End of the axis.
+    """
 
     def __init__(self, intervals: Sequence[tuple[float, float]], begin: float, end: float) -> None:
         edges = sorted([(begin, begin), *intervals, (end, end)])
@@ -76,63 +85,63 @@ class _Axis:
             if start > reached:
                 pauses.append((reached, start))
             reached = max(reached, stop)
-        whole = end - begin
+        total_seconds = end - begin
         # The longest first: what is left is the time that the others are measured by.
-        long: list[tuple[float, float]] = []
-        for pause in sorted(pauses, key=lambda interval: interval[0] - interval[1])[:4]:
-            remaining_seconds = whole - sum(stop - start for start, stop in [*long, pause])
+        long_pauses: list[tuple[float, float]] = []
+        for pause in sorted(pauses, key=lambda interval: interval[0] - interval[1])[:MOST_PAUSES]:
+            remaining_seconds = total_seconds - sum(stop - start for start, stop in [*long_pauses, pause])
             if pause[1] - pause[0] > LONG * max(remaining_seconds, 1e-6):
-                long.append(pause)
-        self._long = sorted(long)
-        remaining_seconds = whole - sum(stop - start for start, stop in long)
-        self._squeezed = SQUEEZED * WIDTH if long else 0.0
-        room = WIDTH - self._squeezed * len(long)
-        self._scale = room / remaining_seconds if remaining_seconds > 1e-9 else 0.0
+                long_pauses.append(pause)
+        self._long = sorted(long_pauses)
+        remaining_seconds = total_seconds - sum(stop - start for start, stop in long_pauses)
+        self._squeezed = SQUEEZED * WIDTH if long_pauses else 0.0
+        remaining_width = WIDTH - self._squeezed * len(long_pauses)
+        self._scale = remaining_width / remaining_seconds if remaining_seconds > 1e-9 else 0.0
         self._begin = begin
 
     @property
     def long_pauses(self) -> list[tuple[float, float]]:
-        """The position of each long pause, by its middle, and its length in seconds."""
+        """Middle of each shortened pause on the axis, and its length in seconds."""
         return [(self.x(start) + self._squeezed / 2, stop - start) for start, stop in self._long]
 
     def x(self, time: float) -> float:
-        """Return the position of a time."""
-        place = 0.0
+        """Return the position of a time, given in seconds since the epoch."""
+        position = 0.0
         reached = self._begin
         for start, stop in self._long:
             if time <= start:
                 break
-            place += (start - reached) * self._scale
+            position += (start - reached) * self._scale
             inside = min(time, stop) - start
-            place += self._squeezed * inside / (stop - start)
+            position += self._squeezed * inside / (stop - start)
             reached = stop
             if time <= stop:
-                return place
-        return min(WIDTH, max(0.0, place + (time - reached) * self._scale))
+                return position
+        return min(WIDTH, max(0.0, position + (time - reached) * self._scale))
 
 
 def create_timeline(run: RunTrace, now: float) -> Timeline:
-    """Return the timeline of a run, until now if it has not ended."""
-    shown = [record for record in run.records if record.is_end]
-    segments = sorted((record for record in shown if record.kind == "run"), key=_start_time)
+    """Lay out the records of a run as bars; an unfinished run extends to ``now``."""
+    end_records = [record for record in run.records if record.is_end]
+    segments = sorted((record for record in end_records if record.kind == "run"), key=_start_time)
     # A segment of a replay repeats what an earlier one did.
-    other_records = [record for record in shown if record.kind != "run"]
+    other_records = [record for record in end_records if record.kind != "run"]
     spans = [(_start_time(record), record.time) for record in [*segments, *other_records]]
-    open_ = _open_activity(run)
-    axis = _Axis(spans, run.begun, max(run.ended, now) if open_ else run.ended)
+    activity = _open_activity(run)
+    axis = _Axis(spans, run.begun, max(run.ended, now) if activity else run.ended)
     bars = [_create_bar(axis, segment, 0) for segment in segments]
     for previous_segment, after in zip(segments, segments[1:], strict=False):
         if previous_segment.outcome == "suspended" and _start_time(after) > previous_segment.time:
             bars.append(_create_pause(axis, previous_segment, _start_time(after)))
-    if open_:
-        label, begin = open_
+    if activity:
+        label, begin = activity
         x = axis.x(begin)
         width = max(axis.x(now) - x, 2.0)
         attributes = {name: value for name, value in run.last.attributes.items() if name != "phases"}
         bars.append(Bar(label, "waiting", run.status, 0, x, width, max(0.0, now - begin), False, attributes))
     bars.sort(key=lambda bar: (bar.x, bar.kind == "waiting"))
-    below = _order_records(run, other_records)
-    bars += [_create_bar(axis, record, depth) for record, depth in below]
+    tree_records = _order_records(run, other_records)
+    bars += [_create_bar(axis, record, depth) for record, depth in tree_records]
     phases: dict[str, float] = {}
     for run_segment in segments:
         for name, seconds in _as_mapping(run_segment.attributes.get("phases")).items():
@@ -142,7 +151,7 @@ def create_timeline(run: RunTrace, now: float) -> Timeline:
 
 
 def _open_activity(run: RunTrace) -> tuple[str, float] | None:
-    """Return the activity of an unfinished run, and its start; None if unknown."""
+    """Return the activity of an unfinished run, and its start; None if it is unknown or the run has ended."""
     last = run.last
     if run.status == "suspended":
         return "suspended", last.time
@@ -153,7 +162,7 @@ def _open_activity(run: RunTrace) -> tuple[str, float] | None:
 
 
 def _order_records(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
-    """Return records in the order of their tree, each with its depth."""
+    """Return records in the order of their tree, the parent first, each with its depth from 1."""
     spans = {span_record.span_id for span_record in records}
     children: dict[str, list[TraceRecord]] = {}
     roots: list[TraceRecord] = []

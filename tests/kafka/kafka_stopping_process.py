@@ -24,7 +24,7 @@ from flink_agents.connectors.action_state.kafka.writer import KafkaWriter
 
 POINTS: dict[str, tuple[type, str, bool]] = {
     "before it is sent": (KafkaWriter, "_send_batches", False),
-    "behind its acknowledgement": (KafkaWriter, "_wait_for", True),
+    "behind its acknowledgement": (KafkaWriter, "_await_acknowledgements", True),
     "behind the clock": (Lease, "covers", True),
     "before the claims are asked for": (Lease, "check_owner", False),
 }

@@ -19,7 +19,7 @@ from flink_agents.api.errors import FencedOwnerError, OptionError, StoreUnavaila
 from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.kafka.ownership import lease as lease_module
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims
-from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, suspended_too
+from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, clock_during_suspend
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.topics import find_topics
@@ -276,13 +276,13 @@ def test_the_clock_is_one_that_counts_while_the_machine_is_suspended(monkeypatch
     number = getattr(time, "CLOCK_BOOTTIME", None)
     if number is not None:
         start_seconds = time.clock_gettime(number)
-        assert start_seconds <= suspended_too()() <= time.clock_gettime(number)
+        assert start_seconds <= clock_during_suspend()() <= time.clock_gettime(number)
 
     def refuses(_: int) -> float:
         raise OSError("no such clock")
 
     monkeypatch.setattr(lease_module.time, "clock_gettime", refuses)
-    assert suspended_too() is time.monotonic
+    assert clock_during_suspend() is time.monotonic
 
 
 def test_the_length_of_the_lease_is_an_option() -> None:

@@ -243,7 +243,7 @@ def test_brokers_that_do_not_answer_are_asked_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(record_sizes, "QUESTION_MS", 200)
     client = {"bootstrap_servers": "localhost:1"}
     assert size_limit("orders", client, {}).size == 1_048_576
-    monkeypatch.setattr(record_sizes, "_ask_brokers", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(record_sizes, "_request_limit", lambda *_: pytest.fail("asked again"))
     assert size_limit("orders", client, {}).size == 1_048_576
 
 

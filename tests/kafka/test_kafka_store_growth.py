@@ -244,7 +244,7 @@ def fail(*_: Any, **__: Any) -> Any:
     raise UnexpectedError("of no kind that is known")
 
 
-@pytest.mark.parametrize("of", ["_send_batches", "_wait_for", "_check_sent"])
+@pytest.mark.parametrize("of", ["_send_batches", "_await_acknowledgements", "_check_sent"])
 def test_a_writer_that_fails_ends_the_attempt(
     settings: KafkaSettings, of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,7 +277,7 @@ def test_a_writer_that_fails_ends_the_attempt(
     assert "of no kind that is known" in caplog.text
 
 
-@pytest.mark.parametrize("of", ["read_from", "log_ends", "_look_into", "_apply_records"])
+@pytest.mark.parametrize("of", ["read_from", "log_ends", "_decode_batches", "_apply_records"])
 def test_a_reader_that_fails_is_named(
     settings: KafkaSettings, of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

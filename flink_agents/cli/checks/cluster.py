@@ -40,11 +40,11 @@ Ask = Callable[[str], Any]
 
 
 def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
-    """Check a cluster.
+    """Check a cluster: its version, its class loading, and its jobs.
 
     Args:
-        address: Of its REST interface, for example ``http://localhost:8081``.
-        ask: Sends requests to that interface; by default over HTTP.
+        address: Address of its REST interface, such as ``http://localhost:8081``.
+        ask: Returns the answer for a path. Default: requests it over HTTP.
     """
     ask = ask or partial(_get_answer, ClusterRest(address).address)
     try:
@@ -151,8 +151,8 @@ def job_checks(ask: Ask, configuration: Mapping[str, str]) -> list[CheckResult]:
     """Check slots, and the jobs of a cluster that have not ended.
 
     Args:
-        ask: Sends requests to Flink's REST interface.
-        configuration: Configuration of the JobManager.
+        ask: Returns the answer of Flink's REST interface for a path.
+        configuration: Configuration of the JobManager by key.
     """
     results: list[CheckResult] = []
     try:

@@ -51,9 +51,9 @@ class CheckResult:
     Attributes:
         name: Name of the check.
         status: ``fail`` means that jobs cannot run, ``warn`` that some cannot.
-        found: The present state.
+        found: What the check found, as text.
         fix: A command or action that helps; empty if the check passed.
-        figures: The numbers in ``found``, by names with their units.
+        figures: The numbers in ``found``, by names that end with their units.
     """
 
     name: str
@@ -64,7 +64,7 @@ class CheckResult:
 
 
 def run_checks(checks: Iterable[Callable[[], CheckResult]] | None = None) -> list[CheckResult]:
-    """Run all checks, or the given ones, in their order; a check that raises fails."""
+    """Run checks in order, by default all; a check that raises counts as failed."""
     return [_run_check(check) for check in (CHECKS if checks is None else checks)]
 
 
@@ -91,13 +91,13 @@ def check_python() -> CheckResult:
 def check_java() -> CheckResult:
     """Check that Flink can use an installed Java, and report it."""
     search = search_java()
-    passed_over = "; ".join(f"{item.source} skipped: {item.reason}" for item in search.rejected)
+    skipped = "; ".join(f"{item.source} skipped: {item.reason}" for item in search.rejected)
     if search.runtime is None:
-        return CheckResult("Java", "fail", passed_over or "none", java_fix())
+        return CheckResult("Java", "fail", skipped or "none", java_fix())
     runtime = search.runtime
     summary = f"{runtime.version} from {runtime.source} ({runtime.home})"
-    if passed_over:
-        return CheckResult("Java", "warn", f"{summary}; {passed_over}", "unset JAVA_HOME, or correct it")
+    if skipped:
+        return CheckResult("Java", "warn", f"{summary}; {skipped}", "unset JAVA_HOME, or correct it")
     if runtime.version < _RECOMMENDED_JAVA:
         return CheckResult("Java", "warn", summary, java_fix())
     return CheckResult("Java", "ok", summary)
@@ -213,7 +213,7 @@ def check_requirements() -> CheckResult:
 
 
 def _version_mismatches(requirements: Iterable[Requirement]) -> list[str]:
-    """Return a text for each installed package whose version does not meet its requirement."""
+    """Describe each installed package whose version does not meet its requirement."""
     installed = [
         (requirement, _installed_version(requirement.name))
         for requirement in requirements
@@ -227,7 +227,7 @@ def _version_mismatches(requirements: Iterable[Requirement]) -> list[str]:
 
 
 def check_loopback() -> CheckResult:
-    """Check that the driver and its JVM can connect over a loopback port."""
+    """Check that a process can listen on a loopback port, as the driver and its JVM do."""
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -239,7 +239,7 @@ def check_loopback() -> CheckResult:
 
 
 def check_rest_port() -> CheckResult:
-    """Check that Flink's default REST port is free; only a local web UI or cluster needs it."""
+    """Check that Flink's default REST port, 8081, is free. Only a local web UI or cluster needs it."""
     name = "REST port"
     try:
         with socket.socket() as probe:
@@ -254,7 +254,7 @@ def check_rest_port() -> CheckResult:
 
 
 def check_temporary_directory() -> CheckResult:
-    """Check that the temporary directory is writable and has room for state."""
+    """Check that the temporary directory is writable, and has 1 GB free."""
     name = "temporary files"
     fix = "set TMPDIR to a writable directory with 1 GB free"
     try:
@@ -334,5 +334,5 @@ def _installed_version(distribution: str) -> str | None:
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:
-    """Return major and minor number of a version."""
+    """Return the first two numbers of a version."""
     return tuple(int(part) for part in version.split(".")[:2])

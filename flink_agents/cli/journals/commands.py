@@ -97,7 +97,7 @@ def state_show(
         _print_json(journals)
     else:
         for number, journal in enumerate(journals):
-            _print_journal(journal, first=number == 0)
+            _print_journal(journal, is_first=number == 0)
     _require_results(journals, operations.shown_key(text))
 
 
@@ -143,7 +143,7 @@ def state_replay(
 
 
 def _end_of(replay: RunReplay) -> str:
-    """Describe the end of a replay."""
+    """Describe how a replay ended: completed, waiting, or stopped early and why."""
     from flink_agents.trace.rendering import wait_text
 
     if replay.waits:
@@ -268,9 +268,9 @@ def state_stats(
     if as_json:
         return _print_json(totals)
     owners = totals.pop("owners")
-    shown = {name.removesuffix("_bytes"): value for name, value in totals.items()}
-    width = max(map(len, shown))
-    for name, value in shown.items():
+    shown_totals = {name.removesuffix("_bytes"): value for name, value in totals.items()}
+    width = max(map(len, shown_totals))
+    for name, value in shown_totals.items():
         typer.echo(plain_text(f"{name:<{width}}  {_cell_text(value)}"))
     if owners:
         typer.echo()
@@ -287,7 +287,7 @@ def _store_place(store: str | None, path: str | None, options: Sequence[str] | N
 
 
 def _import_modules(names: Sequence[str]) -> None:
-    """Import modules for the user, also from the current directory, as `python -m` does."""
+    """Import the modules of ``--module``, also from the current directory, as ``python -m`` does."""
     for name in names:
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
@@ -307,8 +307,8 @@ def _journal_name(journal: dict[str, Any]) -> str:
     return f"job {journal['job']}, key {journal['key']}"
 
 
-def _print_journal(journal: dict[str, Any], first: bool) -> None:
-    if not first:
+def _print_journal(journal: dict[str, Any], is_first: bool) -> None:
+    if not is_first:
         typer.echo()
     pruned = "" if journal["pruned"] is None else f", pruned through {journal['pruned']}"
     typer.echo(plain_text(f"{_journal_name(journal)}: {len(journal['runs'])} runs{pruned}"))
@@ -355,7 +355,7 @@ def _describe_outcome(record: dict[str, Any]) -> str | None:
 
 
 def _describe_effects(record: dict[str, Any]) -> str:
-    """Return the effects of an action besides its calls."""
+    """Describe what an action did besides its calls: events, side outputs, and written memory."""
     parts = [f"{record['calls']} calls"]
     for label, names in (
         ("emitted", [kind for kind, _ in record["events"]]),
@@ -377,7 +377,7 @@ def _print_json(value: Any) -> None:
 
 
 def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Print cells in columns as wide as needed."""
+    """Print rows of cells in columns that are as wide as needed."""
     lines = [columns, *([plain_text(_cell_text(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

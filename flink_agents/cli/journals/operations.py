@@ -44,18 +44,21 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class Place:
-    """The store of a command.
+    """The store that a command uses.
 
     Attributes:
-        store: Its name; None for the store in the options.
-        options: Its options, in addition to configured ones.
+        store: Name of the store; None for the one in the options.
+        options: Options of the store, in addition to the configured ones.
     """
 
     store: str | None
     options: Mapping[str, str]
 
     def run_query(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
-        """Run ``question`` on the open store, without fencing an owner."""
+        """Open the store for reading, await ``question(store)``, and return its result.
+
+        No owner is fenced.
+        """
         store = self.create_store()
 
         async def run() -> T:
@@ -69,11 +72,15 @@ class Place:
         return asyncio.run(run())
 
     def create_store(self) -> ActionStateStore:
-        """Return the store, not opened."""
+        """Return the store, which is not open yet."""
         return open_store(*self._store_choice(Configuration.load()))
 
     def _store_choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
-        """Return name and options of the store."""
+        """Return the name and the options of the store: as given, as configured, or that of a local job here.
+
+        Raises:
+            OptionError: There is no store, or there are several local ones.
+        """
         name: str | None = self.store or config.get(AgentOptions.STORE)
         option_names = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
         files = _local_files(config) if name in (None, "sqlite") and "path" not in option_names else []
@@ -84,8 +91,8 @@ class Place:
                 found=", ".join(map(str, files)),
                 fix="name its file: --path FILE",
             )
-        by_itself = bool(files) or (LOCAL_FILE.exists() and name in (None, "sqlite"))
-        if name is None and not by_itself and "path" not in self.options:
+        has_local_store = bool(files) or (LOCAL_FILE.exists() and name in (None, "sqlite"))
+        if name is None and not has_local_store and "path" not in self.options:
             raise OptionError(
                 "no store found",
                 expected=f"one of {', '.join(store_names())}",
@@ -93,12 +100,12 @@ class Place:
                 fix=f"pass --store, or set the option {AgentOptions.STORE.key}",
             )
         name = name or "sqlite"
-        default = {"path": str(files[0] if files else LOCAL_FILE)} if by_itself else {}
-        return name, {**default, **config.below(STORE_PREFIX + name), **self.options}
+        default_options = {"path": str(files[0] if files else LOCAL_FILE)} if has_local_store else {}
+        return name, {**default_options, **config.below(STORE_PREFIX + name), **self.options}
 
 
 def _local_files(config: Configuration) -> list[Path]:
-    """Return the stores that local jobs have created in the current directory."""
+    """Return the SQLite files that local jobs have created in the current directory."""
     state_dir = Path(config.get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
     files = [file for file in sorted((state_dir / JOBS).glob("*/journal.sqlite")) if file.is_file()]
     return [LOCAL_FILE, *files] if LOCAL_FILE.exists() else files
@@ -108,8 +115,11 @@ def key_text(key: str, raw: bool) -> str:
     """Return the canonical text of a key on the command line.
 
     Args:
-        key: A JSON value; an array is a tuple. Other input is a string.
+        key: JSON, with arrays for tuples; other text is a string. With ``raw``, the canonical text.
         raw: True if ``key`` is the canonical text.
+
+    Raises:
+        KeyEncodingError: No run can have such a key.
     """
     if raw:
         return key
@@ -122,7 +132,7 @@ def key_text(key: str, raw: bool) -> str:
 
 
 def shown_key(text: str) -> str:
-    """Return a key as Python writes it, or its canonical text if its class cannot be imported."""
+    """Return a key in Python syntax; its canonical text if its class is not imported."""
     try:
         return repr(decode_key(text))
     except StateError:
@@ -130,7 +140,7 @@ def shown_key(text: str) -> str:
 
 
 async def list_journals(store: ActionStateStore, job: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return the first journals of the store, or of a job."""
+    """Describe the first journals of the store, or of one job, as rows for a table."""
     journals: list[dict[str, Any]] = []
     async for info in list_all(store, job):
         if len(journals) == limit:
@@ -154,7 +164,15 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
 async def show_key(
     store: ActionStateStore, text: str, job: str | None, run: int | None, classes: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the journals of a key, one for each job that has one; ``classes`` creates objects of classes."""
+    """Return the journals of a key for JSON, one for each job that has one.
+
+    Args:
+        store: The open store.
+        text: Canonical text of the key.
+        job: Only the journal of this job; None for all.
+        run: Only the run with this number; None for all.
+        classes: True to create objects of classes that this process has imported.
+    """
     return [await _read_run(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
 
 
@@ -190,7 +208,11 @@ def _run_entry(seq: int, records: list[Record], classes: bool) -> dict[str, Any]
 async def records_of(
     store: ActionStateStore, text: str, job: str | None, run: int
 ) -> tuple[JournalKey, list[Record]] | None:
-    """Return the records of one run of a key, or None if the key has no journal."""
+    """Return the journal of a key and the records of one of its runs; None if there is no journal.
+
+    Raises:
+        OptionError: Several jobs have a journal of the key, and ``job`` names none.
+    """
     journals = _only_journal(await _journals_of(store, text, job), text)
     return (journals[0], await store.read(journals[0], run)) if journals else None
 
@@ -198,9 +220,15 @@ async def records_of(
 async def prune_key(
     store: ActionStateStore, text: str, job: str | None, through: int
 ) -> list[dict[str, Any]]:
-    """Remove the records of a key's runs up to number ``through``; empty if there is no such journal."""
+    """Remove the records of a key's runs up to number ``through``; return what was removed, as rows.
+
+    Returns nothing if there is no such journal.
+
+    Raises:
+        OptionError: Several jobs have a journal of the key, or ``through`` is a run that is still to come.
+    """
     journals = _only_journal(await _journals_of(store, text, job), text)
-    pruned: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for journal in journals:
         seqs = [record.seq for record in await store.scan(journal)]
         last = max(seqs, default=await store.pruned_through(journal))
@@ -212,7 +240,7 @@ async def prune_key(
                 fix="list the runs: flink-agents journal list",
             )
         await store.prune(journal, through)
-        pruned.append(
+        rows.append(
             {
                 "job": journal.journal_id,
                 "key": shown_key(journal.key),
@@ -221,11 +249,11 @@ async def prune_key(
                 "removed": sum(seq <= through for seq in seqs),
             }
         )
-    return pruned
+    return rows
 
 
 async def read_totals(store: ActionStateStore) -> dict[str, Any]:
-    """Return the totals of the store, and the owners that may append to it."""
+    """Return the totals of the store for JSON, and the owners that may append to it."""
     stats = await store.stats()
     return {
         "store": store.store_id,
@@ -260,10 +288,16 @@ async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, A
 
 
 async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
-    """Remove all journals of some jobs, each as the owner of the job's group: no running job loses any.
+    """Delete all journals of some jobs.
+
+    The command becomes the owner of each job first, so no running job loses journals.
+
+    Args:
+        place: The store.
+        jobs: Identifiers of the jobs, with their agents, as journals have them.
 
     Raises:
-        JobIdentifierInUseError: One of the jobs is running. Nothing was removed.
+        JobIdentifierInUseError: A job is running. Nothing was removed.
     """
     opened: list[ActionStateStore] = []
     try:
@@ -279,7 +313,7 @@ async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
 
 
 async def list_all(store: ActionStateStore, job: str | None = None) -> AsyncIterator[JournalInfo]:
-    """Yield the journals of all jobs, or of one."""
+    """Yield the figures of all journals of users' agents, or of one job, in pages from the store."""
     after: JournalKey | None = None
     while page := await store.journals(job, after, PAGE):
         for info in page:
@@ -336,9 +370,9 @@ class Copied:
 
 
 async def copy_journals(source: Place, target: Place) -> Copied:
-    """Copy all journals of a store.
+    """Copy all journals of a store, and the plans of agents, into another one.
 
-    Meanwhile the copy owns each job in both stores, so that no attempt of the job can append.
+    Until it ends, the command owns each job in both stores, so that no attempt of a job can append.
 
     Raises:
         JobIdentifierInUseError: A job of one of the stores is running.
@@ -353,8 +387,8 @@ async def copy_journals(source: Place, target: Place) -> Copied:
             await _open_store(source, Owner.create(owner, group), stack)
             writers[group] = await _open_store(target, Owner.create(owner, group), stack)
         # Storing the plans needs the owner of a group, even if no journal is left.
-        notes = await _open_store(target, Owner.create(owner, ORIGIN), stack)
-        if notes.store_id == reader.store_id:
+        origin_writer = await _open_store(target, Owner.create(owner, ORIGIN), stack)
+        if origin_writer.store_id == reader.store_id:
             raise OptionError(
                 "a store cannot be copied into itself",
                 expected="two stores",
@@ -363,13 +397,13 @@ async def copy_journals(source: Place, target: Place) -> Copied:
             )
         # Again: a job may have appended until it lost its group.
         journals = [info async for info in list_all(reader)]
-        done = Copied(reader.store_id, notes.store_id)
+        result = Copied(reader.store_id, origin_writer.store_id)
         for info in journals:
-            await _copy_journal(info, reader, writers[info.journal.journal_id], done)
+            await _copy_journal(info, reader, writers[info.journal.journal_id], result)
         for fingerprint, data in (await reader.plans()).items():
-            await notes.remember_plan(fingerprint, data)
-        await notes.remember_origin(reader.store_id)
-        return done
+            await origin_writer.remember_plan(fingerprint, data)
+        await origin_writer.remember_origin(reader.store_id)
+        return result
 
 
 async def _open_store(place: Place, owner: Owner | None, stack: AsyncExitStack) -> ActionStateStore:
@@ -383,7 +417,7 @@ async def _open_store(place: Place, owner: Owner | None, stack: AsyncExitStack) 
 async def _copy_journal(
     info: JournalInfo, source: ActionStateStore, target: ActionStateStore, done: Copied
 ) -> None:
-    """Copy one journal, or the part that an interrupted copy left."""
+    """Append the records of one journal that the target lacks, prune it as in the source, and count them."""
     journal = info.journal
     records = await source.scan(journal)
     copied_records = [record for record in await target.scan(journal) if record.seq > info.pruned_through]
@@ -391,11 +425,11 @@ async def _copy_journal(
         raise _different_journal_error(journal, target)
     done.journals += 1
     done.records += len(records)
-    missing = records[len(copied_records) :]
-    if missing:
-        for portion in _record_portions(missing):
+    missing_records = records[len(copied_records) :]
+    if missing_records:
+        for portion in _record_portions(missing_records):
             await target.append(journal, portion)
-        done.appended += len(missing)
+        done.appended += len(missing_records)
     if info.pruned_through != NOTHING_PRUNED and await target.pruned_through(journal) < info.pruned_through:
         if not records:  # a store remembers only journals that had a record
             await target.append(journal, [Record(RecordKind.RUN, info.pruned_through, "", 0, b"")])

@@ -30,7 +30,7 @@ from flink_agents.runtime.state.keyed_state import OBJECT
 
 
 class Unreadable:
-    """Represents a part of a value that cannot be restored."""
+    """Stands for a part of a value that cannot be, or must not be, restored; shows a text instead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -40,13 +40,15 @@ class Unreadable:
 
 
 class LenientCodec(ValueCodec):
-    """Reads values with stand-ins for what is not to be made again, or cannot be. Nothing is unpickled.
+    """Decodes values with placeholders for parts that cannot be, or must not be, restored.
+
+    Nothing is unpickled, and no module is imported.
 
     Args:
-        classes: Whether values of classes are made, of those that are in this process.
+        classes: True to create objects of classes that this process has imported.
 
     Attributes:
-        placeholders: How many placeholders were made.
+        placeholders: Number of placeholders created so far.
     """
 
     def __init__(self, classes: bool = False) -> None:
@@ -55,7 +57,11 @@ class LenientCodec(ValueCodec):
         self.placeholders = 0
 
     def decode(self, data: bytes) -> Any:
-        """Decode ``data`` as far as possible. Raises an error only if the bytes are not a value."""
+        """Decode as much of a value as possible.
+
+        Raises:
+            StateFormatError: The bytes are not a value.
+        """
         if data[:1] != VERSION:
             return super().decode(data)
         try:
@@ -92,7 +98,12 @@ class LenientCodec(ValueCodec):
 
 
 def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
-    """Return the header of a run; if it is unreadable, the known parts."""
+    """Describe the header of a run for JSON: start, plan, digest of the input, and event.
+
+    Args:
+        header: The header's record; None if the journal lacks it: then all values are None.
+        classes: True to create objects of classes that this process has imported.
+    """
     empty_header: dict[str, Any] = {"begun_at_ms": None, "plan": None, "input": None, "event": None}
     if header is None:
         return empty_header
@@ -106,7 +117,14 @@ def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]
 
 
 def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
-    """Return a record that is not a header."""
+    """Describe a record other than a header for JSON, with fields that depend on its kind.
+
+    A record that cannot be read has the reason in ``unreadable``.
+
+    Args:
+        record: The record.
+        classes: True to create objects of classes that this process has imported.
+    """
     step, task = task_of(record.step)
     place: dict[str, Any] = {"step": step, "record": record.kind.name.lower(), "index": record.index}
     if task:
@@ -175,7 +193,7 @@ _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] =
 
 
 def value_text(codec: LenientCodec, data: bytes) -> str:
-    """Return an encoded value; parts that are not restored show their number of bytes."""
+    """Return an encoded value as text, with its number of bytes if parts of it are not restored."""
     previous_placeholders = codec.placeholders
     try:
         text = _value_text(codec.decode(data))
@@ -192,7 +210,7 @@ def _value_text(value: object) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """Return a wall-clock time in UTC."""
+    """Return milliseconds since the epoch as a time in UTC."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -133,23 +133,29 @@ def approvals_list(
 
 
 def _shown_key(request: ApprovalRequest) -> str:
-    """Return the key of a request; the canonical text of a key that JSON does not have."""
+    """Return the key of a request for display; its canonical text if JSON does not have it."""
     canonical = wait_of_request(request.id).rsplit("|", 4)[0]
     return canonical if shown_key(canonical) == canonical else repr(request.key)
 
 
 def _stopped_job(request: ApprovalRequest, jobs: Sequence[LocalJobState]) -> LocalJobState | None:
-    """Return the local job that made a request, if it does not run; a request names its agent only."""
+    """Return the local job that made a request, if it does not run; None if it runs or is not known.
+
+    A request names only its agent, so the first stopped job with that agent is returned.
+    """
     from flink_agents.runtime.flink.resume.local_jobs import RESUMABLE, JobState
 
-    having = [job for job in jobs if request.agent in job.run.plans]
-    if any(job.runs for job in having):
+    agent_jobs = [job for job in jobs if request.agent in job.run.plans]
+    if any(job.runs for job in agent_jobs):
         return None
-    return next((job for job in having if job.state in (*RESUMABLE, JobState.PAUSED)), None)
+    return next((job for job in agent_jobs if job.state in (*RESUMABLE, JobState.PAUSED)), None)
 
 
 def _as_object(request: ApprovalRequest, job: LocalJobState | None) -> dict[str, Any]:
-    """Return a request as an object for JSON; its times have their unit in their names."""
+    """Return a request for JSON; the names of its times end with their unit.
+
+    ``job`` is its stopped job, or None.
+    """
     from flink_agents.connectors.kafka.requests.desk import request_json
 
     values: dict[str, Any] = json.loads(request_json(request))
@@ -207,7 +213,17 @@ def approvals_deny(
 def _send_answer(
     desk: KafkaApprovals, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
 ) -> None:
-    """Check an answer, send it, and wait for the outcome if ``seconds`` is set."""
+    """Check an answer, send it unless it was sent before, and wait for the outcome if asked to.
+
+    Args:
+        desk: Reads the requests and sends the answer.
+        response: The answer.
+        seconds: Timeout of the wait; None to wait for nothing.
+        new_arguments: True to accept arguments that the request does not show.
+
+    Raises:
+        typer.Exit: The request is not pending, or was answered otherwise, or the outcome differs.
+    """
     from flink_agents.connectors.kafka.requests.desk import request_with
 
     request = request_with(response.id, _pending_requests(desk))
@@ -219,8 +235,8 @@ def _send_answer(
     decision = "approval" if response.approved else "denial"
     earlier = next(iter(desk.answered(request)), None)
     if earlier is not None and not _is_same(earlier, response):
-        said_first = f"{what} was answered already: {_describe_answer(earlier)}"
-        _exit_with_error(f"{said_first}; the first answer counts, and this one is not sent")
+        earlier_answer = f"{what} was answered already: {_describe_answer(earlier)}"
+        _exit_with_error(f"{earlier_answer}; the first answer counts, and this one is not sent")
     if earlier is None:
         desk.answer(response)
     typer.echo(
@@ -249,7 +265,7 @@ def _is_same(earlier: ApprovalResponse, response: ApprovalResponse) -> bool:
 
 
 def _describe_answer(answer: ApprovalResponse) -> str:
-    """Describe an answer in words."""
+    """Describe an answer: approved or denied, by whom, and why."""
     by = "" if answer.by is None else f" by {answer.by}"
     changed = "" if answer.arguments is None else f" with {json.dumps(answer.arguments)}"
     return f"{'approved' if answer.approved else 'denied'}{by}{changed}"
@@ -258,7 +274,11 @@ def _describe_answer(answer: ApprovalResponse) -> str:
 def _wait_for_end(
     desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResponse, seconds: float
 ) -> None:
-    """Wait until a request has ended, and exit with an error if its outcome differs from the answer."""
+    """Wait until a request has ended, and print the outcome.
+
+    Raises:
+        typer.Exit: It is still pending after ``seconds``, or the outcome differs from the answer.
+    """
     what = f"{request.what} of {request.agent}"
     ended = desk.outcome(request, seconds)
     if ended is None:
@@ -305,10 +325,10 @@ def _parse_json(text: str, option: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        read = json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse)
         # 1e999 is valid JSON, but becomes infinity.
-        json.dumps(read, allow_nan=False)
-        return read
+        json.dumps(value, allow_nan=False)
+        return value
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{option} takes JSON: {error}") from None
 

@@ -141,7 +141,7 @@ def kafka_redrive(
 
 
 def _ignore_letter(letter: Any, topic: str | None) -> None:
-    """Ignore single letters."""
+    """Do nothing: without ``--dry-run``, letters are not listed."""
 
 
 @kafka_app.command("stop")

@@ -14,23 +14,23 @@ _SECRET = ("password", "secret", "token")
 
 
 def approve_command(request: str, topic: str, signals: str | None, client: Mapping[str, Any]) -> str:
-    """Return the command that approves a request."""
+    """Return the shell command that approves the request with the id ``request``."""
     words = ["--topic", topic, "--signals", signals or TOPIC, *_broker_options(client)]
     return _line("approvals", "approve", *words, "--", request)
 
 
 def end_run(run: str, key: str, signals: str, client: Mapping[str, Any], cluster: str | None) -> str:
-    """Return the command that ends a run as a dead letter."""
+    """Return the shell command that ends the run with the id ``run`` as a dead letter."""
     words = [f"--key={key}", "--signals", signals, "--client", _client_options(client)]
     return _line("runs", "end", run, *words, *(("--cluster", cluster) if cluster else ()))
 
 
 def redrive_command(topic: str, to: str | None, client: Mapping[str, Any]) -> str:
-    """Return the command that sends dead letters back.
+    """Return the shell command that sends dead letters back.
 
     Args:
         topic: The topic of dead letters.
-        to: The topic that they came from; None if that is not known.
+        to: The topic that they came from; None if it is not known.
         client: Options of kafka-python.
     """
     return _line(
@@ -39,7 +39,7 @@ def redrive_command(topic: str, to: str | None, client: Mapping[str, Any]) -> st
 
 
 def _client_options(client: Mapping[str, Any]) -> str:
-    """Return options of kafka-python as an option of a command takes them, without secrets."""
+    """Return options of kafka-python as an option of a command takes them; secrets become placeholders."""
     if client.keys() == {"bootstrap_servers"} and isinstance(client["bootstrap_servers"], str):
         return client["bootstrap_servers"]
     return json.dumps({name: "..." if _is_secret(name) else value for name, value in client.items()})
@@ -62,7 +62,7 @@ def _line(*words: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a text as one word of a shell, in printable characters."""
+    """Quote a text as one word of a shell; unprintable characters are escaped."""
     if text.isprintable():
         return shlex.quote(text)
     escapes = {"\\": "\\\\", "'": "\\'"}

@@ -79,7 +79,7 @@ def kafka_read(
 
 
 def _read_lines(file: Path | None) -> Iterator[bytes]:
-    """Yield the lines of a file or of stdin without their ends; empty ones are left out."""
+    """Yield the lines of a file, or of stdin, without line breaks; skip empty ones."""
     with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
         for line in stream:
             if content := line.rstrip(b"\r\n"):

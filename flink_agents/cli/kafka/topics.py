@@ -88,10 +88,11 @@ def topic_describe(name: Name, client: Client = None, data: Data = None, as_json
 
 
 def client_options(client: str | None, data: Path | None = None) -> dict[str, Any]:
-    """Return a command's options of kafka-python, or those of the broker for development.
+    """Return options of kafka-python: those that a command got, or those of the broker for development.
 
     Raises:
-        KafkaStreamError: There are neither options nor a running broker.
+        typer.BadParameter: The option is not JSON, though it starts with a brace.
+        KafkaStreamError: The option is missing, and no broker for development runs.
     """
     if client is None:
         return _own_broker(data)

@@ -46,12 +46,12 @@ _EXTRAS = {"basic": ("jvm",), "support": ("jvm", "kafka", "openai")}
 
 @dataclass(frozen=True)
 class ProjectNames:
-    """The names in the templates.
+    """The names that replace placeholders in the templates.
 
     Attributes:
-        name: Name of the project and its directory.
-        module: The module of the agent.
-        agent: The class of the agent.
+        name: Name of the project, and of its directory.
+        module: Name of the agent's module.
+        agent: Name of the agent's class.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ProjectNames:
 
 
 def names_of(name: str) -> ProjectNames:
-    """Derive module and class from the name of a project.
+    """Derive the names of module and agent class from the name of a project.
 
     Args:
-        name: Words of letters and digits, between hyphens or underscores, such as ``my-agent``.
+        name: Words of lower-case letters and digits, between hyphens or underscores, such as ``my-agent``.
 
     Raises:
-        SetupError: The name is not valid for a module, or Python has a module of that name.
+        SetupError: No module can have the name, or one of Python or of the project has it.
     """
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
@@ -94,14 +94,14 @@ def names_of(name: str) -> ProjectNames:
 
 
 def write_project(target: Path, template: str = "basic") -> list[Path]:
-    """Write a project into a new directory.
+    """Write the files of a project into a new or empty directory.
 
     Args:
         target: The directory. Its last part is the name of the project.
         template: One of :data:`TEMPLATES`.
 
     Returns:
-        The files, in the order in which to read them.
+        The paths of the files, in the order in which to read them.
 
     Raises:
         SetupError: There is no such template, the directory has files already, its name is not valid for a
@@ -138,7 +138,7 @@ def _write_file(path: Path, text: str) -> Path:
 
 
 def _template_texts(names: ProjectNames, template: str) -> dict[str, str]:
-    """Return the text of each file, by its path in the project."""
+    """Return the content of each file of a project, by its path in the project."""
     values = {
         "name": names.name,
         "module": names.module,

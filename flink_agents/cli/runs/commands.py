@@ -100,7 +100,7 @@ def runs(
 
 
 def _read_again(place: TracePlace, key: str | None, failures: set[str]) -> dict[str, RunTrace]:
-    """Read the trace again. An error is reported once, since the job or its cluster may come back."""
+    """Read the trace again; print an error once, and return no runs then: the cluster may come back."""
     with report_errors(failures):
         traces = _read_runs(place, key)
         failures.clear()
@@ -109,13 +109,13 @@ def _read_again(place: TracePlace, key: str | None, failures: set[str]) -> dict[
 
 
 def _newest_runs(matching_runs: list[RunTrace], limit: int) -> list[RunTrace]:
-    """Return the newest runs, and older ones that have not ended, up to the limit each."""
+    """Return the newest ``limit`` runs, and up to ``limit`` older ones that have not ended."""
     older = [run for run in matching_runs[:-limit] if run.status in UNFINISHED]
     return [*older[:limit], *matching_runs[-limit:]]
 
 
 def _no_runs_text(every: Mapping[str, RunTrace], status: str | None) -> str:
-    """Say that no run was found, and which runs there are."""
+    """Return the text for an empty list: that no run matches, and which statuses the runs have."""
     counts = Counter(run.status for run in every.values())
     summary = (
         ", ".join(f"{counts[run_status]} {run_status}" for run_status in STATUSES if counts[run_status])
@@ -194,7 +194,7 @@ def _start_of_window(text: str | None) -> float:
 def _print_stopped(
     listed_runs: list[RunTrace], jobs: Mapping[str, LocalJobState], printed_lines: list[str]
 ) -> list[str]:
-    """Print which jobs of unfinished runs do not run, unless that was printed, and return it."""
+    """Print which jobs of unfinished runs do not run, if that differs from ``printed_lines``; return it."""
     lines = [line for job in stopped_jobs(listed_runs, jobs) for line in job.describe_stop()]
     if lines and lines != printed_lines:
         for line in lines:

@@ -34,12 +34,12 @@ class AgentMetrics:
 
     Attributes:
         job: Name of the job.
-        state: Its state.
+        state: State of the job in Flink.
         agent: Name of the agent.
-        time: When they were read, in seconds of a clock that never goes back.
-        sums: The sum over all subtasks, by name below the group of the agent.
-        most: The greatest value of any subtask.
-        job_id: Id of the job: several can have one name.
+        time: When they were read, in seconds of the monotonic clock.
+        sums: Sum over all subtasks, by the name of the metric below the group of the agent.
+        most: Maximum over all subtasks, by the same names.
+        job_id: Flink's id of the job: several jobs can have one name.
     """
 
     job: str
@@ -56,7 +56,7 @@ class AgentMetrics:
         return self.job_id, self.job, self.agent
 
     def per_second(self, name: str, previous_metrics: AgentMetrics | None) -> float | None:
-        """Return the growth of a counter a second since an earlier reading; None if that is not known."""
+        """Return the growth of a counter per second since an earlier reading; None if there is none."""
         if previous_metrics is None or self.time <= previous_metrics.time or name not in self.sums:
             return None
         grown = self.sums[name] - previous_metrics.sums.get(name, 0.0)
@@ -64,7 +64,7 @@ class AgentMetrics:
         return max(0.0, grown) / (self.time - previous_metrics.time)
 
     def total_per_second(self, ending: str, previous_metrics: AgentMetrics | None) -> float | None:
-        """Return the same for all counters whose names end so, such as those of several chat models."""
+        """Return the growth per second of all counters whose names end with ``ending``, as of all models."""
         rates = [self.per_second(name, previous_metrics) for name in self.sums if name.endswith(ending)]
         known_rates = [rate for rate in rates if rate is not None]
         return sum(known_rates) if known_rates else None
@@ -115,7 +115,7 @@ def _read_agents(rest_client: ClusterRest, job: dict[str, Any], vertex: str) -> 
 
 
 def _as_number(value: Any) -> float | None:
-    """Return a value as a number; None for one of a gauge that knows none."""
+    """Return the value of a metric as a float; None if it is not a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -139,10 +139,10 @@ WINDOW_SECONDS = 3 * FETCH_SECONDS
 
 
 class Refreshes:
-    """Readings at which Flink had fetched new values.
+    """Readings at which Flink had fetched new metrics.
 
-    A request makes Flink fetch in the background, and is answered with the values from before. So the first
-    reading can be of any age, and readings in between repeat the last one: both are no base of a rate.
+    A request makes Flink fetch metrics in the background, and gets the earlier values. So the age of the
+    first reading is unknown, and readings in between repeat the last one: rates are computed from neither.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Refreshes:
 
     @property
     def latest(self) -> list[AgentMetrics]:
-        """The last reading. Its times are those at which its values were first seen."""
+        """The last reading, with the times at which its values were first seen."""
         if not self._changed or self._is_idle:
             return self._latest
         seen = {metrics.identity: metrics.time for metrics in self._changed[-1]}
@@ -162,7 +162,7 @@ class Refreshes:
 
     @property
     def base(self) -> list[AgentMetrics]:
-        """The reading from which rates count; empty if they are not known yet."""
+        """The earlier reading from which rates are computed; empty as long as there is none."""
         if len(self._changed) >= 2:
             return self._changed[0]
         if not self._is_idle:
@@ -171,7 +171,7 @@ class Refreshes:
 
     @property
     def has_rates(self) -> bool:
-        """True if rates are known, and the last fetch has ended."""
+        """True if rates can be computed, and the last fetch has ended."""
         return bool(self.base) and self._is_stable
 
     @property
@@ -182,7 +182,7 @@ class Refreshes:
         return _reading_time(self._latest) - since >= IDLE_SECONDS
 
     def add_reading(self, reading: Sequence[AgentMetrics]) -> None:
-        """Add a reading. One without agents is left out."""
+        """Add a reading, unless it has no agents or repeats the last one."""
         if not reading:
             return
         now = list(reading)
@@ -201,7 +201,7 @@ class Refreshes:
             self._changed.popleft()
 
     def _accept_reading(self, now: list[AgentMetrics]) -> None:
-        """Take a reading with new values. One soon after another completes that: the fetch had not ended."""
+        """Store a reading with new values. Soon after another one, it replaces that: the fetch went on."""
         if self._changed and _reading_time(now) - _reading_time(self._changed[-1]) < FETCH_SECONDS / 2:
             metrics_by_identity = {metrics.identity: metrics for metrics in self._changed[-1]}
             merged = [metrics_by_identity.get(metrics.identity, metrics) for metrics in now]

@@ -51,11 +51,11 @@ class TracePlace:
     """The places of trace records.
 
     Attributes:
-        path: Files; by default those of ``trace.directory``, if nothing else is named.
-        topic: A topic.
-        client: The brokers of the topic.
-        cluster: REST address of a cluster.
-        problems: Errors of lines and files that the last read skipped.
+        path: Directory or file of records. Default: ``trace.directory``, if nothing else is named.
+        topic: Topic of records; None for none.
+        client: The option ``--client``: addresses of brokers, or options of kafka-python as JSON.
+        cluster: REST address of a cluster, whose logs are read; None for none.
+        problems: Errors of the lines and files that the last read skipped.
     """
 
     path: Path | None = None
@@ -66,7 +66,7 @@ class TracePlace:
     _reported: int = 0
 
     def read_records(self) -> Iterator[TraceRecord]:
-        """Read all records. Another producer may have written something else, which is skipped.
+        """Yield all records. Lines that are no records are skipped, and noted in ``problems``.
 
         Raises:
             TraceNotFoundError: There are no files, or the logs have no records.
@@ -84,13 +84,13 @@ class TracePlace:
             yield from read_files(self.path or configured_directory(), self.problems.append)
 
     def local_jobs(self) -> dict[str, LocalJobState]:
-        """Return the local jobs near the trace by their identity; none if a cluster is named."""
+        """Return the local jobs near the trace by identity; none if a cluster is named."""
         if self.cluster is not None:
             return {}
         return local_jobs(self.path or (configured_directory() if self.topic is None else None))
 
     def report_skipped(self) -> None:
-        """Report what the last read skipped, unless it was reported before."""
+        """Print to stderr what the last read skipped, unless that was printed before."""
         if len(self.problems) > self._reported:
             first = self.problems[0]
             where = f"{first.where}: " if first.where else ""
@@ -140,7 +140,7 @@ class TracePlace:
 
 
 def configured_directory() -> Path:
-    """Return the directory that the option ``trace.directory`` names."""
+    """Return the directory in the option ``trace.directory``."""
     from flink_agents.api.settings.options import AgentOptions, Configuration
 
     return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()

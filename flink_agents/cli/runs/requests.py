@@ -35,7 +35,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 def requests_to(
     topic: str, client: str | None, rest_client: ClusterRest | None, answers: str | None
 ) -> KeyRequests:
-    """Return a sender of requests to the brokers in ``--client``."""
+    """Return an object that sends requests about keys, and reads the answers.
+
+    Args:
+        topic: The topic that the job reads signals from.
+        client: The option ``--client``: addresses of brokers, or options of kafka-python as JSON.
+        rest_client: The cluster whose logs have the answers; None if no cluster is named.
+        answers: The topic of answers; None if none is named.
+    """
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.ui.key_requests import KeyRequests
 
@@ -80,7 +87,7 @@ def runs_end(
 
 
 def check_run_id(run: str) -> None:
-    """Check that an argument names a run: each id begins with the empty text.
+    """Reject an empty id of a run: as a prefix, it would match each id.
 
     Raises:
         typer.BadParameter: It is empty.
@@ -90,7 +97,16 @@ def check_run_id(run: str) -> None:
 
 
 def report_answers(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
-    """Print the answers of a job, and exit with an error if the outcome is not the wanted one."""
+    """Print the best answer of a job, and exit with an error unless its outcome is good.
+
+    Args:
+        answers: The last answer of each agent.
+        seconds: How long the job had time to answer, for the error.
+        good: The good outcomes, the best one first.
+
+    Raises:
+        typer.Exit: No answer came, the job is still working on the request, or it rejected the request.
+    """
     from flink_agents.trace.rendering import escape_controls
 
     if not answers:

@@ -126,11 +126,11 @@ def top(
 
 
 class Sources:
-    """The REST interfaces of a cluster, or of the local jobs that run.
+    """The REST interfaces that ``top`` reads: of one cluster, or of all running local jobs.
 
     Args:
-        cluster: The address of a cluster; None for local jobs, or else the cluster of this machine.
-        place: The trace whose jobs are looked for.
+        cluster: Address of a cluster. None: local jobs, or without them the cluster of this machine.
+        place: The trace; local jobs near it are found.
     """
 
     def __init__(self, cluster: str | None, place: TracePlace) -> None:
@@ -138,7 +138,7 @@ class Sources:
         self._place = place
 
     def read_metrics(self) -> list[AgentMetrics]:
-        """Return the metrics of all agents.
+        """Read the metrics of all agents.
 
         Raises:
             ClusterUnavailableError: The cluster does not answer.
@@ -148,11 +148,11 @@ class Sources:
         return [metrics for rest_client in self._rest_clients() for metrics in read_metrics(rest_client)]
 
     def read_flows(self) -> Flows:
-        """Return the flow of data of each running job."""
+        """Read how data flows through each running job, with the name of the job."""
         return [flow for rest_client in self._rest_clients() for flow in _read_flows(rest_client)]
 
     def stopped_jobs(self) -> list[str]:
-        """Return the state and the last failure of each job that does not run."""
+        """Describe each job that does not run: its state and its last failure."""
         local = [" ".join(job.describe_stop()) for job in self._local_jobs() if _should_run(job)]
         return [
             *local,
@@ -174,14 +174,17 @@ class Sources:
 
 
 def _should_run(job: LocalJobState) -> bool:
-    """Return True for a job that a start would continue."""
+    """Return True if a new start of a local job would resume it."""
     from flink_agents.runtime.flink.resume.local_jobs import RESUMABLE, JobState
 
     return job.state in (*RESUMABLE, JobState.PAUSED)
 
 
 def _read_metrics(sources: Sources) -> tuple[list[AgentMetrics], str]:
-    """Return the metrics, or the reason why there are none: the table survives a restart of the cluster."""
+    """Read the metrics; if that fails, return none and the reason.
+
+    So the table survives restarts of clusters.
+    """
     from flink_agents.api.errors import AgentsError
 
     try:
@@ -191,7 +194,7 @@ def _read_metrics(sources: Sources) -> tuple[list[AgentMetrics], str]:
 
 
 def _read_flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
-    """Return the flow of data of each running job; nothing if the cluster is gone."""
+    """Read how data flows through each running job of a cluster; nothing if the cluster does not answer."""
     from flink_agents.api.errors import AgentsError
     from flink_agents.runtime.flink.following.backpressure import UNKNOWN, running_flows
 
@@ -202,9 +205,9 @@ def _read_flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
 
 
 def _stopped_jobs(rest_client: ClusterRest) -> list[str]:
-    """Return the state and the last failure of each job that should run and does not.
+    """Describe each job of a cluster that should run and does not: its state and its last failure.
 
-    A job in a loop of restarts has no metrics, so it is not in the table.
+    Such a job has no metrics, so it is not in the table.
     """
     from flink_agents.api.errors import AgentsError
     from flink_agents.cli.runs.why import not_running
@@ -241,12 +244,12 @@ def render_screen(
     """Return the table of metrics and runs.
 
     Args:
-        now: The metrics of each agent.
-        previous_readings: The previous metrics.
+        now: The latest metrics of each agent.
+        previous_readings: Earlier metrics of each agent, from which rates are computed; empty for no rates.
         runs: Unfinished runs.
-        flows: How the data of jobs flows, with their names.
-        problem: The reason why the metrics are old; empty if they are not.
-        stopped: The jobs that do not run, with their last failures.
+        flows: How data flows through each job, with the name of the job.
+        problem: Why the metrics are old; empty if they are not.
+        stopped: Lines about jobs that do not run.
     """
     from rich.console import Group
     from rich.table import Table
@@ -285,7 +288,7 @@ def as_object(
     problem: str = "",
     stopped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Convert the table of :func:`render_screen` to an object for JSON. None is not known."""
+    """Return the content of :func:`render_screen` for JSON. None stands for what is not known."""
     earlier = {
         previous_metrics.identity: previous_metrics
         for previous_metrics in previous_readings
@@ -302,14 +305,14 @@ def as_object(
 
 
 def _slow_lines(flows: Flows) -> Iterator[str]:
-    """Yield what slows agents down, in words."""
+    """Yield a sentence about each operator that slows agents down."""
     for job, flow in flows:
         for bottleneck in flow.bottlenecks():
             yield f"{job}: {bottleneck}"
 
 
 def _downstream_share(agent: AgentMetrics, flows: Flows) -> float | None:
-    """Return the share of time that an agent waits for downstream operators; None if it is not known."""
+    """Return the share of time, 0 to 1, that an agent waits for downstream operators; None if unknown."""
     shares = [flow.blocked_share(agent.agent) for _, flow in flows if flow.job == agent.job_id]
     return max((share for share in shares if share is not None), default=None)
 
@@ -317,7 +320,13 @@ def _downstream_share(agent: AgentMetrics, flows: Flows) -> float | None:
 def agent_figures(
     metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows = ()
 ) -> dict[str, Any]:
-    """Return the figures of an agent: the columns of the table, in their order, with the agent's state."""
+    """Return the figures of an agent by name, in the order of the columns, and the state of its job.
+
+    Args:
+        metrics: Its latest metrics.
+        previous_metrics: Earlier metrics, from which rates are computed; None for no rates.
+        flows: How data flows through each job, with the name of the job.
+    """
     sums = metrics.sums
     most = metrics.most
     actions = [name for name in most if name.startswith("runtime.action.")]
@@ -356,7 +365,7 @@ def agent_figures(
 
 
 def _finite_or_none(value: Any) -> Any:
-    """Return a value, or None for a number that JSON does not have."""
+    """Return a value; None for NaN and infinities, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

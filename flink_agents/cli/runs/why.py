@@ -88,7 +88,7 @@ def why(
         partial(_explain_approvals, requests, signals, client, key, bool(stopped)),
         partial(_explain_journal, store, journal, key),
         *(
-            (partial(_logged_lines, rest_client, key), partial(_explain_trouble, rest_client, runs))
+            (partial(_explain_logs, rest_client, key), partial(_explain_trouble, rest_client, runs))
             if rest_client is not None
             else ()
         ),
@@ -98,7 +98,15 @@ def why(
 
 
 def _print_sources(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
-    """Print what each source says. One that is away keeps no other from an answer."""
+    """Print what each source says of the key; a source that fails does not stop the others.
+
+    Args:
+        sources: Functions that return what they know.
+        failures: Texts of errors that were printed.
+
+    Raises:
+        typer.Exit: A source failed, or none knows the key.
+    """
     from flink_agents.trace.rendering import escape_controls
 
     is_explained = False
@@ -131,9 +139,9 @@ def _read_runs(place: TracePlace, key: str, has_other_sources: bool) -> list[Run
     from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.trace.reading import by_run
 
-    wanted = key_texts(key)
+    canonical_keys = key_texts(key)
     try:
-        runs = by_run(record for record in place.read_records() if record.key in wanted)
+        runs = by_run(record for record in place.read_records() if record.key in canonical_keys)
     except TraceNotFoundError:
         if not has_other_sources:
             raise
@@ -154,7 +162,7 @@ def _explain_runs(runs: list[RunTrace], key: str, has_other_sources: bool, is_st
 def _explain_ending(
     runs: list[RunTrace], key: str, signals: str | None, client: str | None, cluster: str | None
 ) -> Said:
-    """Name the command that ends the first unfinished run, if that executes or waits for a call."""
+    """Return the command that ends the first unfinished run, if that executes code or waits for a call."""
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.trace.records import QUEUED_FOR, UNFINISHED
@@ -170,7 +178,7 @@ def _explain_ending(
 
 
 def _count_letters(topic: str | None, client: str | None, key: str) -> Said:
-    """Count the dead letters of the key that were not sent back."""
+    """Count the dead letters of the key in a topic that were not sent back, and describe the last one."""
     if topic is None:
         return False, []
     from flink_agents.cli.kafka import next_steps
@@ -178,10 +186,11 @@ def _count_letters(topic: str | None, client: str | None, key: str) -> Said:
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
     from flink_agents.trace.rendering import format_time
 
-    wanted, letters = {shown_key(form) for form in key_texts(key)}, list[Letter]()
+    shown_keys = {shown_key(form) for form in key_texts(key)}
+    letters = list[Letter]()
 
     def add_letter(letter: Letter, _: str | None) -> None:
-        if letter.failed_key in wanted:
+        if letter.failed_key in shown_keys:
             letters.append(letter)
 
     # Nothing is written: any target does for letters whose origin is unknown.
@@ -210,7 +219,7 @@ def _explain_approvals(
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
     from flink_agents.trace.rendering import format_time
 
-    wanted = key_texts(key)
+    canonical_keys = key_texts(key)
     lines = list[str]()
     options = client_options(client)
     requests = PendingRequests(topic, options)
@@ -218,7 +227,7 @@ def _explain_approvals(
         pending = requests.read()
     for request in pending:
         # Of its id, since a key can be of a class that is not here.
-        if wait_of_request(request.id).rsplit("|", 4)[0] not in wanted:
+        if wait_of_request(request.id).rsplit("|", 4)[0] not in canonical_keys:
             continue
         expires = f", expires {format_time(request.expires_at / 1000)}" if request.expires_at else ""
         began = format_time(request.began_at / 1000)
@@ -254,23 +263,23 @@ def _journal_lines(key_journal: dict[str, Any]) -> Iterator[str]:
         return
     last = runs[-1]
     calls = [record["function"] for record in last["records"] if record.get("function")]
-    done = f", with {', '.join(calls[-MOST_LINES:])}" if calls else ""
-    number = f"the last is sequence {last['run']}{done}"
+    calls_text = f", with {', '.join(calls[-MOST_LINES:])}" if calls else ""
+    number = f"the last is sequence {last['run']}{calls_text}"
     yield f"The journal of job {key_journal['job']} has {len(runs)} run(s); {number}."
 
 
-def _logged_lines(rest_client: ClusterRest, key: str) -> Said:
-    """Return the latest lines that watchdogs logged about runs of the key."""
+def _explain_logs(rest_client: ClusterRest, key: str) -> Said:
+    """Return the latest lines about runs of the key that watchdogs have logged."""
     from flink_agents.api.events.key_requests import WATCH_MARK
     from flink_agents.trace.answers import describe_watched
     from flink_agents.trace.log_lines import read_marked
 
-    wanted = key_texts(key)
+    canonical_keys = key_texts(key)
     watch_lines = [
         line
         for log in rest_client.task_logs()
         for line in read_marked(log, WATCH_MARK)
-        if line.get("key") in wanted
+        if line.get("key") in canonical_keys
     ]
     watch_lines.sort(key=lambda line: line.get("time") or 0)
     if not watch_lines:
@@ -283,7 +292,7 @@ def _explain_trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Sa
 
     Args:
         rest_client: The cluster.
-        runs: The runs of the key. Jobs without one of their agents are left out; if it is empty, none is.
+        runs: The runs of the key. Only jobs with one of their agents are explained; if empty, all jobs are.
     """
     from flink_agents.runtime.flink.following.rest import WANTED_ENDS, jobs_in
     from flink_agents.trace.records import UNFINISHED
@@ -314,7 +323,7 @@ def _job_lines(
 
 
 def not_running(rest_client: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
-    """Yield the state and the last failure of a job that does not run."""
+    """Yield the state and the last failure of a job; nothing if it runs."""
     from flink_agents.runtime.flink.following.rest import last_failure
 
     if job["state"] != "RUNNING":
@@ -331,7 +340,7 @@ def operators_of(rest_client: ClusterRest, job_id: str) -> set[str]:
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
-    """Return True if no checkpoint was completed after the last one that failed."""
+    """Return True if the last checkpoint that failed is newer than the last completed one."""
     ids = [(latest.get(outcome) or {}).get("id", -1) for outcome in ("failed", "completed")]
     return ids[0] >= ids[1]
 
@@ -339,15 +348,22 @@ def _last_failed(latest: dict[str, Any]) -> bool:
 def _flow_lines(
     rest_client: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
-    """Name the operator that slows the job down, or an agent that gets no input."""
+    """Yield which operator slows the job down, or which agent gets no input.
+
+    Args:
+        rest_client: The cluster.
+        job: The job, as Flink describes it.
+        agents: Names of the agents to explain; empty for all.
+        at_rest: True if the key has no unfinished run, False if it has one, None if that is not known.
+    """
     from flink_agents.runtime.flink.following.backpressure import settled_flow
 
     flow = settled_flow(rest_client.get, job["jid"])
     bottlenecks = flow.bottlenecks(agents)
     for bottleneck in bottlenecks:
         yield str(bottleneck)
-        waits = bottleneck.agents and (not agents or {*bottleneck.agents} & {*agents})
-        yield (NOT_STUCK[at_rest] if waits else "") + bottleneck.meaning
+        concerns_agents = bottleneck.agents and (not agents or {*bottleneck.agents} & {*agents})
+        yield (NOT_STUCK[at_rest] if concerns_agents else "") + bottleneck.meaning
     for name in flow.idle_agents() if at_rest is not False and not bottlenecks else ():
         if not agents or name in agents:
             yield f"No input arrives at the agent {name}: Flink reports that its tasks are idle."

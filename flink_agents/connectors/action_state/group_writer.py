@@ -45,14 +45,14 @@ OnEnd: TypeAlias = Callable[[Collection[asyncio.Future[None]]], None]
 
 
 class StoreMetrics:
-    """Counters and times. Thread-safe.
+    """Counts and durations of the reads and writes of a store. Thread-safe.
 
     Attributes:
-        appends: Appends and removals that were written or rejected.
-        data_bytes: The size of their encoded data.
-        errors: Failures of the system that stores the records.
-        rebuild_records: Records that were read.
-        rebuild_seconds: Time spent reading.
+        appends: Number of appends and removals, written or rejected.
+        data_bytes: Size of their encoded data in bytes.
+        errors: Number of failures of the file or the brokers.
+        rebuild_records: Number of records that were read.
+        rebuild_seconds: Seconds spent reading.
     """
 
     def __init__(self) -> None:
@@ -65,19 +65,25 @@ class StoreMetrics:
         self.rebuild_seconds = 0.0
 
     def count_appends(self, count: int, data_bytes: int, seconds: float) -> None:
-        """Record a turn of a writer with a number of appends."""
+        """Count the batch of one turn of the writer.
+
+        Args:
+            count: Number of its appends and removals.
+            data_bytes: Size of their encoded data in bytes.
+            seconds: Duration of the turn in seconds.
+        """
         with self._lock:
             self.appends += count
             self.data_bytes += data_bytes
             self._turns.append((count, seconds))
 
     def count_failure(self) -> None:
-        """Record a failure."""
+        """Count a failure of the file or the brokers."""
         with self._lock:
             self.errors += 1
 
     def values(self) -> dict[str, int]:
-        """Return all measurements by name, with times in microseconds."""
+        """Return all figures by name: counts, medians over the last turns, and times in microseconds."""
         with self._lock:
             counts = sorted(count for count, _ in self._turns)
             times = sorted(seconds for _, seconds in self._turns)
@@ -93,11 +99,11 @@ class StoreMetrics:
 
 
 class PendingWrite:
-    """An entry that waits to be written.
+    """A write that waits for its batch.
 
     Attributes:
-        future: Resolved on its loop; None if no caller waits.
-        size: Its size in bytes, as far as it is known.
+        future: Resolved on the event loop with the outcome; None if no caller waits.
+        size: Size of its encoded data in bytes; 0 as long as it is not known.
     """
 
     __slots__ = ("future", "size")
@@ -111,9 +117,9 @@ class BatchLimits(NamedTuple):
     """Limits of a batch.
 
     Attributes:
-        writes: The largest number of writes.
-        size: A batch takes no more writes once it has this many bytes.
-        pause_seconds: The longest time to wait for the next batch to grow.
+        writes: Maximum number of writes.
+        size: A batch takes no further write once it has this many bytes.
+        pause_seconds: Longest pause after a batch, in which the next one grows.
     """
 
     writes: int
@@ -128,16 +134,16 @@ class GroupWriter(ABC, Generic[P]):
     """A thread that writes batches; :meth:`start` starts it.
 
     Args:
-        place: Where it writes, for error messages.
+        place: Where it writes, such as a path or a topic, for errors.
         limits: Limits of a batch.
-        lease_seconds: Length of the owner's lease, which this thread renews.
+        lease_seconds: Length of the owner's lease in seconds. This thread renews it.
         loop: The event loop on which futures are resolved.
-        metrics: Metrics of the store.
-        on_end: Called on the loop after the thread has ended and reported all outcomes, with ``waiting``.
+        metrics: Receives counts and durations of the writes.
+        on_end: Called on the loop with ``waiting``, after the thread has ended.
 
     Attributes:
-        waiting: Futures of writes whose outcome is not reported yet. Only for the loop's thread.
-        ended_by: The unexpected error that ended the thread; None if there was none.
+        waiting: Futures of writes without an outcome. Only the loop's thread may use it.
+        ended_by: The unexpected exception that ended the thread; None if there was none.
     """
 
     def __init__(
@@ -165,14 +171,14 @@ class GroupWriter(ABC, Generic[P]):
         self._thread = threading.Thread(target=self._write_until_end, name="store-writer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which writes from now on."""
         self._thread.start()
 
     def submit_with_future(self, write: P) -> asyncio.Future[None]:
-        """Write ``write`` after everything submitted earlier; only for the loop's thread.
+        """Queue a write behind all earlier ones. Only the loop's thread may call this.
 
         Returns:
-            The future to await. If its caller is cancelled, the write continues.
+            The future of its outcome. If its caller is cancelled, the write continues.
         """
         # The loop's own method would look for the action that the code belongs to; a store has none.
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
@@ -189,18 +195,18 @@ class GroupWriter(ABC, Generic[P]):
         return future
 
     def submit(self, write: P) -> None:
-        """Write ``write`` after everything submitted earlier. For any thread."""
+        """Queue a write behind all earlier ones, without waiting for its outcome. For any thread."""
         self._queue.put(write)
         if self.ended_by is not None:
             # The thread may have checked its queue for the last time before this arrived.
             self._refuse_waiting()
 
     def stop(self) -> None:
-        """Write everything submitted, release the lease, and end."""
+        """Let the thread write everything queued, release the lease, and end. Does not wait."""
         self._queue.put(None)
 
     def abandon(self) -> None:
-        """End without writing pending entries and without releasing the lease, like a killed process."""
+        """Let the thread end like a killed process: queued writes are lost, and the lease is not released."""
         self._abandoned = True
         self._queue.put(None)
 
@@ -208,15 +214,15 @@ class GroupWriter(ABC, Generic[P]):
 
     @abstractmethod
     def _write_batch(self, batch: list[P]) -> list[Outcome]:
-        """Write a batch, and return the outcome of each write."""
+        """Write a batch. Return the error of each write, or None if it is stored."""
 
     @abstractmethod
     def _renew_idle_lease(self) -> None:
-        """Renew the lease while there is nothing to write, and note when to renew it next; raises nothing."""
+        """Renew the lease while no writes are queued, and set the time of the next renewal. Never raises."""
 
     @abstractmethod
     def _close_resources(self) -> None:
-        """Release the lease unless the writer was abandoned, and close all resources; never raise."""
+        """Release the lease unless the writer was abandoned, and close all resources. Never raises."""
 
     # -- the thread -------------------------------------------------------------------
 
@@ -241,7 +247,7 @@ class GroupWriter(ABC, Generic[P]):
                 self._call_on_loop(self._on_end, self.waiting)
 
     def _end_by(self, error: BaseException, batch: Sequence[P]) -> None:
-        """Fail all pending writes with the error that ended the thread; the last batch may be stored."""
+        """Fail all queued writes after an unexpected exception; those of the last batch may be stored."""
         self.ended_by = error
         failure = self._unknown_write_error(f"the thread that writes to {self._place} ended", error)
         failure.__cause__ = error
@@ -249,14 +255,14 @@ class GroupWriter(ABC, Generic[P]):
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Fail all pending writes, as nothing is written after this."""
+        """Fail all queued writes: nothing is written any more."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:
                     self._resolve_writes([write], [self._rejection_error()])
 
     def _collect_batch(self) -> list[P]:
-        """Return all pending entries, up to a limit; waits for an entry or for the next heartbeat."""
+        """Return all queued writes, up to the limits; wait for one, at most until a heartbeat is due."""
         batch: list[P] = []
         size = 0
         try:
@@ -273,7 +279,7 @@ class GroupWriter(ABC, Generic[P]):
         return batch
 
     def _write_unless_ended(self, batch: list[P]) -> list[Outcome]:
-        """Write a batch, unless writing is no longer possible."""
+        """Write a batch, or reject its writes if the writer was abandoned or has failed."""
         if self._abandoned or self._failure is not None:
             return [self._rejection_error() for _ in batch]
         began = time.perf_counter()
@@ -282,7 +288,7 @@ class GroupWriter(ABC, Generic[P]):
         return outcomes
 
     def _unknown_write_error(self, what: str, cause: BaseException | None) -> StoreError:
-        """Return the error for a write that may be stored or not; nothing is written after it."""
+        """Return the error for writes that may be stored or not, and write nothing after it."""
         self._metrics.count_failure()
         self._failure = AppendOutcomeUnknownError(
             f"{what}: it is unknown which records are stored",

@@ -18,8 +18,8 @@ class Journal:
     """The records of one journal by run, in the order in which they were appended.
 
     Attributes:
-        runs: Records by the number of their run.
-        pruned_through: The last run that was removed.
+        runs: Records in the order of their append, by the number of their run.
+        pruned_through: Number of the last removed run; :data:`NOTHING_PRUNED` if none.
     """
 
     __slots__ = ("pruned_through", "runs")
@@ -29,24 +29,30 @@ class Journal:
         self.pruned_through = NOTHING_PRUNED
 
     def prune(self, through: int) -> None:
-        """Remove all runs up to ``through``."""
+        """Remove all runs up to number ``through``."""
         if through > self.pruned_through:
             self.pruned_through = through
             self.runs = {seq: records for seq, records in self.runs.items() if seq > through}
 
     def scan(self, key: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """Return records as ``ActionStateStore.scan`` does."""
+        """Return the records of runs ``from_seq`` to ``to_seq``, by run and then in the order of appends.
+
+        None stands for no bound.
+
+        Raises:
+            RecordsPrunedError: ``from_seq`` is a pruned run.
+        """
         if from_seq is not None and from_seq <= self.pruned_through:
             raise pruned_error(key, from_seq, self.pruned_through)
-        wanted = sorted(
+        run_numbers = sorted(
             seq
             for seq in self.runs
             if (from_seq is None or seq >= from_seq) and (to_seq is None or seq <= to_seq)
         )
-        return [record for seq in wanted for record in self.runs[seq]]
+        return [record for seq in run_numbers for record in self.runs[seq]]
 
     def describe(self, key: JournalKey) -> JournalInfo:
-        """Describe journals as ``ActionStateStore.journals`` does."""
+        """Return the figures of this journal, as ``ActionStateStore.journals`` does."""
         records = [record for run in self.runs.values() for record in run]
         return JournalInfo(
             journal=key,
@@ -62,7 +68,7 @@ class Journal:
 def describe(
     journals: Mapping[JournalKey, Journal], journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
-    """Describe journals as ``ActionStateStore.journals`` does."""
+    """Return one page of the figures of journals, as ``ActionStateStore.journals`` does."""
     ordered_keys = sorted(
         (_sort_key(key), key) for key in journals if journal_id is None or key.journal_id == journal_id
     )
@@ -71,7 +77,7 @@ def describe(
 
 
 def totals(journals: Mapping[JournalKey, Journal]) -> tuple[int, int, int]:
-    """Return the numbers of journals and records, and the bytes of their data."""
+    """Return the numbers of journals and of records, and the size of the records' data in bytes."""
     records = [record for journal in journals.values() for run in journal.runs.values() for record in run]
     return len(journals), len(records), sum(len(record.data) for record in records)
 

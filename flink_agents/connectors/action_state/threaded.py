@@ -27,11 +27,11 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     """A store with a thread that reads, and a :class:`GroupWriter`. It is opened once.
 
     Args:
-        place: Where it stores records, for error messages.
-        close_seconds: Time that :meth:`close` waits for each thread.
+        place: Where it stores records, such as a path or a topic, for errors.
+        close_seconds: Seconds that :meth:`close` waits for each thread.
 
     Attributes:
-        measured: Its metrics.
+        measured: Counts and durations of reads and writes.
     """
 
     def __init__(self, place: str, close_seconds: float) -> None:
@@ -53,7 +53,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
             raise closed_error("a store is opened once")
         opened: list[Callable[[], object]] = []
         try:
-            make, closers = await self._connect(owner, opened)
+            create_writer, closers = await self._connect(owner, opened)
         except BaseException:
             self._closed = True
             # In the reader thread, which may still be opening something.
@@ -65,7 +65,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Without a reference to the store, which could not be garbage-collected otherwise.
         on_end = functools.partial(_fail_pending, self._ended, self._place, self._close_seconds)
-        self._writer = make(on_end)
+        self._writer = create_writer(on_end)
         # A store that is garbage-collected must not keep its lease.
         self._forgotten = weakref.finalize(self, _abandon_threads, self._writer, closers, self._threads)
         self._forgotten.atexit = False
@@ -75,16 +75,17 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> tuple[Callable[[OnEnd], GroupWriter[P]], list[Callable[[], object]]]:
-        """Connect, and become the owner that may append.
+        """Connect, and become the owner that may append; may wait for the lease of another job.
 
         Args:
-            owner: The owner that appends.
-            opened: A list that gets, at once, a closing function for everything opened, for the case that
-                this fails.
+            owner: The owner that appends; None for a reader.
+            opened: Gets the function that closes each resource as soon as it is opened, in case a later step
+                fails.
 
         Returns:
-            A function that creates the writer with its ``on_end``, and the functions, if any, that close the
-            reader thread's resources.
+            A function that creates the writer from its ``on_end``, and the functions that close the resources
+            of
+            the reader thread.
         """
 
     @override
@@ -101,7 +102,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
             await asyncio.wait(closed, timeout=self._close_seconds)
 
     def kill(self) -> None:
-        """End like a killed process: pending writes are lost, and the lease is not released."""
+        """End like a killed process: pending writes are lost, and another job has to wait for the lease."""
         self._require_open()
         self._closed = True
         self._forgotten()
@@ -126,7 +127,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         return await self._run_on_reader(call)
 
     def _run_on_reader(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a function on the reader thread."""
+        """Queue a call of a function on the reader thread, and return the future of its result."""
         try:
             return asyncio.get_running_loop().run_in_executor(self._threads, call)
         except RuntimeError as error:  # The store was closed while its caller waited.
@@ -141,25 +142,32 @@ def _close_all(opened: Sequence[Callable[[], object]]) -> None:
             _log.warning("resources of a store were not closed cleanly: %s", error)
 
 
-def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:
-    """End the reader thread after its closing functions; waits for nothing."""
-    closed = [threads.submit(close) for close in closers]
-    threads.shutdown(wait=False)
+def _close_in(reader: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:
+    """Queue the closing functions on the reader thread, let it end after them, and return their futures."""
+    closed = [reader.submit(close) for close in closers]
+    reader.shutdown(wait=False)
     return closed
 
 
 def _abandon_threads(
-    writer: GroupWriter[Any], closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
+    writer: GroupWriter[Any], closers: Collection[Callable[[], object]], reader: ThreadPoolExecutor
 ) -> None:
-    """End all threads without a message, and without waiting for them."""
+    """End all reader as if the process was killed, without waiting for them."""
     writer.abandon()
-    _close_in(threads, closers)
+    _close_in(reader, closers)
 
 
 def _fail_pending(
     ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
-    """Fail the appends that no thread will answer."""
+    """Fail the appends that got no outcome from the writer thread, and resolve ``ended``.
+
+    Args:
+        ended: Resolved when the writer has ended.
+        place: Where the store is, for the error.
+        seconds: Seconds that the store waited, for the error.
+        waiting: The futures of appends without an outcome.
+    """
     for future in [waiting_future for waiting_future in waiting if not waiting_future.done()]:
         future.set_exception(
             AppendOutcomeUnknownError(

@@ -85,10 +85,10 @@ _log = bounded_logger("flink_agents.kafka")
 
 @contextmanager
 def translate_client_errors(servers: Any = None) -> Iterator[None]:
-    """Turn errors of kafka-python into errors with a fix.
+    """Turn errors of kafka-python inside the block into errors with a fix.
 
     Args:
-        servers: The addresses of the brokers, if they are known.
+        servers: Addresses of the brokers for the error: a string or several; None if they are not known.
 
     Raises:
         KafkaStreamError: The brokers cannot be reached, or reject the request, or records cannot be read.
@@ -120,17 +120,17 @@ def _describe_error(error: Exception) -> str:
 
 
 def know_passwords(options: Mapping[str, Any]) -> None:
-    """Keep the passwords of a client out of errors and logs."""
+    """Register the passwords in the options of a client, so that errors and logs do not show them."""
     for name in ("sasl_plain_password", "ssl_password"):
         redaction.add_secrets(options.get(name))
 
 
 def create_client(kind: Callable[..., Any], **options: Any) -> Any:
-    """Return a client of kafka-python.
+    """Create a client of kafka-python; waits up to :data:`BOOTSTRAP_MS` for a broker.
 
     Args:
         kind: The class of the client.
-        **options: Options of the client.
+        **options: Its options.
 
     Raises:
         KafkaStreamError: The options are invalid, or the brokers cannot be reached.
@@ -151,10 +151,12 @@ def create_client(kind: Callable[..., Any], **options: Any) -> Any:
 
 
 def create_consumer(**options: Any) -> Any:
-    """Return a consumer of kafka-python. :func:`translate_client_errors` covers its ``poll``.
+    """Create a consumer of kafka-python that names a missing library of a codec.
+
+    Wrap calls of its ``poll`` in :func:`translate_client_errors`.
 
     Args:
-        **options: Options of the consumer.
+        **options: Its options.
 
     Raises:
         KafkaStreamError: The options are invalid, or the brokers cannot be reached.
@@ -165,13 +167,13 @@ def create_consumer(**options: Any) -> Any:
 def check_topic(
     topic: str, client: Mapping[str, Any], expected: str, create: str = "KafkaApprovals.create_topics"
 ) -> None:
-    """Check that a topic exists, without creating it, as brokers do for a client that asks for one topic.
+    """Check that a topic exists. All topics are listed, since brokers may create one that a client asks for.
 
     Args:
-        topic: Its name.
-        client: Options of kafka-python; options that an admin client does not have are ignored.
-        expected: The purpose of the topic, for the error.
-        create: What creates it.
+        topic: Name of the topic.
+        client: Options of kafka-python. Those that an admin client does not have are ignored.
+        expected: What the topic is for, as ``expected`` of the error.
+        create: The call or command that creates it, for the fix.
 
     Raises:
         KafkaStreamError: It does not exist, or the brokers cannot be reached.
@@ -196,9 +198,9 @@ def check_topic(
 
 
 def longest_transaction(client: Mapping[str, Any], properties: Mapping[str, str]) -> timedelta:
-    """Return the longest timeout of transactions that the brokers allow.
+    """Return the longest transaction timeout that the brokers allow.
 
-    If they cannot be asked, it is the brokers' default: the job reports then that they cannot be reached.
+    If they cannot be asked, return Kafka's default of 15 minutes: the job itself will report the brokers.
 
     Args:
         client: Options of kafka-python.
@@ -220,10 +222,14 @@ def longest_transaction(client: Mapping[str, Any], properties: Mapping[str, str]
 
 
 def broker_settings(name: str, client: Mapping[str, Any]) -> list[str]:
-    """Return the value of a setting on each broker.
+    """Ask for a setting of each broker, and return its values in the order of the brokers.
+
+    Args:
+        name: Name of the setting.
+        client: Options of kafka-python.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or do not allow it.
+        KafkaStreamError: The brokers cannot be reached, or do not allow the request.
     """
     from kafka import KafkaAdminClient
     from kafka.admin import ConfigResource, ConfigResourceType
@@ -242,11 +248,11 @@ def broker_settings(name: str, client: Mapping[str, Any]) -> list[str]:
 
 
 def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a Java client that reaches the same brokers in the same way.
+    """Translate options of kafka-python to properties of Kafka's Java client, for the same brokers and login.
 
     Args:
-        client: Options of kafka-python, ``bootstrap_servers`` among them.
-        properties: Properties of the Java client by Java's own names, which take precedence.
+        client: Options of kafka-python, with ``bootstrap_servers``.
+        properties: Further properties of the Java client by Java's own names, which take precedence.
 
     Raises:
         KafkaStreamError: An option is unknown, missing or invalid.
@@ -269,12 +275,12 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
 def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> None:
     for name in client:
         if name not in CLIENT_OPTIONS:
-            otherwise = "pass settings of the Java client by its own names: properties={'linger.ms': '5'}"
+            default_fix = "pass settings of the Java client by its own names: properties={'linger.ms': '5'}"
             raise KafkaStreamError(
                 f"a Kafka source or sink has no option {name!r}",
                 expected="its arguments, or an option of kafka-python: " + ", ".join(CLIENT_OPTIONS),
                 found=name,
-                fix=suggest(name, CLIENT_OPTIONS, otherwise),
+                fix=suggest(name, CLIENT_OPTIONS, default_fix),
             )
     for name in properties:
         if name in _OWN_PROPERTIES:
@@ -295,6 +301,7 @@ def _servers(bootstrap_servers: Any) -> str:
 
 
 def _tls_options(client: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Java client's properties for TLS; certificates and keys are read from their files."""
     tls_options: dict[str, str] = {}
     if client.get("ssl_cafile") is not None:
         tls_options["ssl.truststore.type"] = "PEM"
@@ -317,7 +324,16 @@ def _tls_options(client: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_pem(name: str, path: Any, label: str) -> str:
-    """Return the parts of a PEM file with a given label, in Java's format."""
+    """Return the blocks of a PEM file with a label, such as ``CERTIFICATE``.
+
+    Args:
+        name: The option with the path, for errors.
+        path: The file.
+        label: A regular expression for the label.
+
+    Raises:
+        KafkaStreamError: The file cannot be read, or has no such block.
+    """
     try:
         text = Path(path).read_text("ascii", "replace")
     except OSError as error:
@@ -340,6 +356,7 @@ def _read_pem(name: str, path: Any, label: str) -> str:
 
 
 def _login_options(client: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Java client's properties for a user and password."""
     mechanism = client.get("sasl_mechanism")
     if mechanism not in LOGIN_MODULES:
         raise KafkaStreamError(
@@ -360,7 +377,7 @@ def _login_options(client: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quote(text: str) -> str:
-    """Return a value as a quoted string of a JAAS configuration, whose lexer knows C's escapes."""
+    """Return text as a quoted string of a JAAS configuration, which takes the escapes of C."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 

@@ -38,14 +38,14 @@ _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.prod
 
 
 def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the jar file of the connector; download it if there is none.
+    """Return the jar file of Flink's Kafka connector; download it if there is none.
 
     Args:
-        jar: The file that you pass. Default: the value of ``FLINK_AGENTS_KAFKA_JAR``.
+        jar: The file to use. Default: that of the variable ``FLINK_AGENTS_KAFKA_JAR``, else an existing one.
         environ: Environment variables.
 
     Raises:
-        KafkaConnectorError: The given file is not the connector, or the download failed.
+        KafkaConnectorError: The file is not the connector, or the download failed.
         MissingExtraError: It has to be downloaded, and the extra ``kafka`` is not installed.
     """
     jar_path = present_jar(jar, environ)
@@ -53,10 +53,14 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the given or an existing jar file; None if it has to be downloaded.
+    """Return the jar file of the connector if it exists; None if it has to be downloaded.
+
+    Args:
+        jar: The file to use. Default: that of the variable ``FLINK_AGENTS_KAFKA_JAR``, else an existing one.
+        environ: Environment variables.
 
     Raises:
-        KafkaConnectorError: The given file is not the connector.
+        KafkaConnectorError: The file is not the connector.
     """
     named = jar or environ.get(KAFKA_JAR_VARIABLE)
     if named:
@@ -66,11 +70,11 @@ def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.e
 
 
 def zstd_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the jar file of the library for zstd; None if there is none, and it cannot be downloaded.
+    """Return the jar file of the library for zstd, downloaded if needed; None if that is not possible.
 
     Args:
-        jar: The file of the connector that you pass. The library is beside it, or in the local repository:
-            for a connector from elsewhere, nothing is downloaded.
+        jar: The file of the connector, if the author names one. Then the library is beside it or in the local
+            repository, and nothing is downloaded.
         environ: Environment variables.
     """
     named = jar or environ.get(KAFKA_JAR_VARIABLE)
@@ -84,7 +88,7 @@ def zstd_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.envi
 
 @cache
 def _download_zstd(repository: Path) -> Path | None:
-    """Download the library; a failure is reported once, since most topics do not need it."""
+    """Download the library; if that fails, log it and return None, since most topics do not need it."""
     try:
         return maven.fetch_jar(ZSTD)
     except Exception as error:
@@ -100,7 +104,7 @@ def _in_repository(repository: Path, coordinates: str) -> Path:
 
 
 def _local_repository(environ: Mapping[str, str]) -> Path:
-    """Return the repository in which Maven and jgo store downloads."""
+    """Return the directory in which Maven and jgo store downloads."""
     return Path(environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
 
 

@@ -25,11 +25,11 @@ _uses: dict[tuple[int, str], _Use] = {}
 
 
 def note_use(env: StreamExecutionEnvironment, identity: str, stream: DataStream) -> None:
-    """Register an identity of the job that is being built; it is free again when the job has been submitted.
+    """Register that a source or sink of the job has an identity. It is free again once the job is submitted.
 
     Args:
         env: PyFlink's environment.
-        identity: The identity.
+        identity: The identity, part of the ids of operators in savepoints.
         stream: A stream of the source or the sink.
     """
     use = _Use(flink_compat.transformation_id(stream), authors_place())
@@ -37,22 +37,22 @@ def note_use(env: StreamExecutionEnvironment, identity: str, stream: DataStream)
 
 
 def is_used(env: StreamExecutionEnvironment, identity: str) -> bool:
-    """Return True if the job that is being built has an identity."""
+    """Return True if a source or sink of the job that is being defined has this identity."""
     use = _uses.get(_key(env, identity))
     return use is not None and use.transformation in flink_compat.transformation_ids(env)
 
 
 def check_unused(env: StreamExecutionEnvironment, identity: str, called: str, fix: str) -> None:
-    """Check that the job that is being built does not have an identity yet.
+    """Check that no source or sink of the job that is being defined has an identity.
 
     Args:
         env: PyFlink's environment.
         identity: The identity.
-        called: What would have it, in the plural.
-        fix: How to give it another one.
+        called: What shares it, in the plural, for the error: ``Kafka sinks named 'a'``.
+        fix: How to give one of them another identity, for the error.
 
     Raises:
-        KafkaStreamError: It has.
+        KafkaStreamError: Another source or sink has the identity.
     """
     if is_used(env, identity):
         raise KafkaStreamError(

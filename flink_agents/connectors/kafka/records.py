@@ -21,12 +21,12 @@ class KafkaRecord(Generic[T]):
 
     Attributes:
         value: The value; None for a deletion (a record without a value).
-        key: The key, or None.
+        key: The key; None if it has none.
         headers: Its headers by name, :class:`KafkaHeaders` if it was read. A sink also takes a dictionary.
-        timestamp: Milliseconds since 1970. None for a sink: use the timestamp of the stream's record.
-        topic: The topic that it was read from.
-        partition: Number of the partition.
-        offset: Its offset in that partition.
+        timestamp: Milliseconds since the epoch. None for a sink: use the timestamp that the stream has.
+        topic: The topic that it was read from; None for a record to write.
+        partition: Number of its partition; None for a record to write.
+        offset: Its offset in that partition; None for a record to write.
     """
 
     value: T
@@ -39,24 +39,27 @@ class KafkaRecord(Generic[T]):
 
     @property
     def place(self) -> str | None:
-        """Its place, ``topic/partition/offset``; None if it was not read from Kafka."""
+        """``topic/partition/offset``; None if it was not read from Kafka."""
         return None if self.topic is None else f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
     def message_id(self) -> str | None:
-        """The id that an agent gave it, else its place; outputs name it as their parent."""
+        """The id that an agent gave to the message, else its place.
+
+        Outputs of a run name it as their parent.
+        """
         header = self.headers.get(ID)
         return self.place if header is None else header.decode("utf-8", "replace")
 
     @property
     def traceparent(self) -> str | None:
-        """The header ``traceparent`` from any writer; runs that the record starts continue its trace."""
+        """The W3C trace context in its headers, whose trace its runs continue; None if there is none."""
         header = self.headers.get(TRACEPARENT)
         return None if header is None else header.decode("ascii", "replace").strip()
 
     @property
     def lineage(self) -> OutputLineage | None:
-        """The run that emitted it; None if no agent with ``lineage=True`` did."""
+        """The run that emitted it; None if no agent applied with ``lineage=True`` did."""
         return read_lineage(self.headers)
 
 
@@ -65,9 +68,9 @@ class KafkaDeadLetter:
     """A record whose key or value does not have the declared type, with its original bytes.
 
     Attributes:
-        record: The record; key and value are bytes, or None.
-        error_type: Class of the error.
-        error: The defect.
+        record: The record, with key and value as bytes.
+        error_type: Class name of the error.
+        error: Message of the error.
     """
 
     record: KafkaRecord[bytes | None]

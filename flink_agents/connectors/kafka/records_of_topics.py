@@ -22,15 +22,17 @@ _BASE64 = "base64"
 
 
 def send_records(topic: str, records: Iterable[RawRecord], **client: Any) -> int:
-    """Write records to a topic that exists, and return their number.
+    """Write records to an existing topic; return their number when the brokers have them.
+
+    Stops at the first failure.
 
     Args:
-        topic: The topic.
+        topic: Name of the topic.
         records: The records. Their places are ignored.
-        **client: Options of kafka-python.
+        **client: Options of kafka-python, with ``bootstrap_servers``.
 
     Raises:
-        KafkaStreamError: There is no such topic, the brokers cannot be reached, or they reject a record.
+        KafkaStreamError: The topic does not exist, the brokers cannot be reached, or they reject a record.
     """
     from kafka import KafkaProducer
 
@@ -72,9 +74,9 @@ def read_records(topic: str, *, from_end: bool, follow: bool, **client: Any) -> 
     """Yield the committed records of a topic, those of a partition in their order.
 
     Args:
-        topic: The topic.
-        from_end: True to leave out the records that are in the topic now.
-        follow: True to wait for further records, for ever.
+        topic: Name of the topic.
+        from_end: True to skip the records that are in the topic now.
+        follow: True to wait for further records, without end.
         **client: Options of kafka-python.
 
     Raises:
@@ -123,7 +125,7 @@ def record_as_json(record: RawRecord) -> str:
 
 
 def record_of_json(line: str | bytes) -> RawRecord:
-    """Return the record for a line of :func:`record_as_json`; only the value or the key must be there.
+    """Parse a line that :func:`record_as_json` wrote. All fields are optional; topic and place are ignored.
 
     Raises:
         KafkaValueError: The line is not such a record.
@@ -159,7 +161,7 @@ def _as_json(content: bytes | None) -> Any:
 
 
 def _as_bytes(content: Any) -> bytes | None:
-    """Return text as UTF-8, and other JSON values as JSON."""
+    """Return text as UTF-8, ``{"base64": "..."}`` decoded, and any other JSON value as JSON."""
     if content is None:
         return None
     if isinstance(content, str):

@@ -134,7 +134,7 @@ def kafka_sink(
             if TIMEOUT_OPTION not in options:
                 timeout = transaction_timeout or longest_transaction(connection.client, connection.properties)
                 options[TIMEOUT_OPTION] = str(timeout // _MILLISECOND)
-            _needs_checkpoints(env, topic, int(options[TIMEOUT_OPTION]))
+            _require_checkpoints(env, topic, int(options[TIMEOUT_OPTION]))
         connection.bring_connector(env)
         limits = TimestampLimits(topic, label, max_ahead, max_behind)
         size = size_limit(topic, connection.client, connection.properties, place)
@@ -143,8 +143,8 @@ def kafka_sink(
         rows = _insert_rows(stream, options, WriteRecords(key, limits, size))
         if delivery == "exactly-once":
             guard_transactions(env, topic, int(options[TIMEOUT_OPTION]), place)
-        for used in (identity, transactions):
-            note_use(env, used, rows)
+        for used_identity in (identity, transactions):
+            note_use(env, used_identity, rows)
         note_sink(env, topic, options, stream, rows)
         return f"Kafka sink {label}", identity
 
@@ -170,11 +170,18 @@ def _sink_name(env: StreamExecutionEnvironment, topic: str, name: str | None, de
     return label
 
 
-def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
-    """Register that a job commits with checkpoints; a local job with a name enables them itself.
+def _require_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
+    """Check that the job takes checkpoints, and record the shortest transaction timeout of its sinks.
+
+    A local job with a name enables checkpoints later, so it passes.
+
+    Args:
+        env: PyFlink's environment.
+        topic: Topic of the sink, for the error.
+        timeout_ms: The transaction timeout of the sink in milliseconds.
 
     Raises:
-        KafkaStreamError: The job has no checkpoints.
+        KafkaStreamError: The job takes no checkpoints.
     """
     flink = flink_compat.configuration_of(env)
     if not (env.get_checkpoint_config().is_checkpointing_enabled() or may_enable(env)):
@@ -213,7 +220,7 @@ def _check_arguments(topic: str, delivery: str, transactional_id: str | None) ->
 
 
 def _insert_rows(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> DataStream:
-    """Write a stream with the connector's table, and return the rows that it gets."""
+    """Insert a stream into the connector's table, and return the stream of rows that it gets."""
     from pyflink.table import DataTypes, Schema, StreamTableEnvironment, TableDescriptor
     from pyflink.table.expressions import col
 
@@ -264,8 +271,8 @@ class TimestampLimits:
     Args:
         topic: The topic.
         sink: Name of the sink, for the log.
-        max_ahead: The largest distance ahead of the clock; None for any.
-        max_behind: The largest distance behind it.
+        max_ahead: How far a timestamp may be ahead of the clock; None for no limit.
+        max_behind: How far it may be behind the clock; None for no limit.
     """
 
     def __init__(
@@ -278,7 +285,10 @@ class TimestampLimits:
         self._replaced = 0
 
     def limit_timestamp(self, record: KafkaRecord[Any]) -> KafkaRecord[Any]:
-        """Return a record with a timestamp that the brokers accept, or None for the present time."""
+        """Return the record, with a timestamp of None if the brokers would reject its own.
+
+        The replaced timestamp goes into a header. The 1st, 2nd, 4th, 8th... replacement is logged.
+        """
         timestamp = record.timestamp
         # Flink marks a record without a timestamp by a negative one.
         if timestamp is None or timestamp < 0:
@@ -308,9 +318,9 @@ class WriteRecords(ProcessFunction):
     """Converts the values of a stream into rows for the connector.
 
     Args:
-        key: Returns the key of a value, or None.
-        limits: Checks timestamps.
-        size: The largest record; None if it is not checked.
+        key: Returns the key of a value. None: the key of a ``KafkaRecord``.
+        limits: Replaces timestamps that brokers would reject.
+        size: Maximum size of a record; None if it is not checked.
     """
 
     def __init__(self, key: KeyOf | None, limits: TimestampLimits, size: SizeLimit | None = None) -> None:
@@ -325,26 +335,32 @@ class WriteRecords(ProcessFunction):
         self._code_check.check_modules()
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        """Write one value."""
+        """Yield the row of one value for the connector: key, value, packed headers, timestamp."""
         record = as_record(value, self._key)
         if record.timestamp is None:
             record = replace(record, timestamp=ctx.timestamp())
         record = self._limits.limit_timestamp(record)
         key = write_value(record.key, "key")
-        content = write_value(record.value, "value")
+        value_bytes = write_value(record.value, "value")
         headers = KafkaHeaders.of(record.headers)
         if self._size is not None:
             if isinstance(value, KafkaDeadLetter | DeadLetter):
-                key, content, headers = fit_letter(key, content, headers, self._size)
-            self._size.check_record(key, content, headers.pairs)
-        yield Row(key, content, pack_headers(headers.pairs), record.timestamp)
+                key, value_bytes, headers = fit_letter(key, value_bytes, headers, self._size)
+            self._size.check_record(key, value_bytes, headers.pairs)
+        yield Row(key, value_bytes, pack_headers(headers.pairs), record.timestamp)
 
 
 def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
-    """Return the record that a value of a stream becomes.
+    """Return the record that a sink writes for a value of its stream.
+
+    Origins of outputs and errors of dead letters become headers. Signals get their key and form.
+
+    Args:
+        value: The value, as :func:`kafka_sink` describes.
+        key_of: Returns the key of a value. None: the key of a ``KafkaRecord``, else no key.
 
     Raises:
-        KafkaValueError: A header is neither a string nor bytes, nor None.
+        KafkaValueError: A header is neither a string nor bytes, nor None; or a deletion has no key.
     """
     added: dict[str, Any] = {}
     traced = isinstance(value, TracedOutput)
@@ -373,10 +389,10 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
 
 
 def _key_of(record: KafkaRecord[Any], key_of: KeyOf | None) -> Any:
-    """Return the key of a record.
+    """Return the key of a record: its own, or what ``key_of`` returns for its value.
 
     Raises:
-        KafkaValueError: It is a deletion without a key.
+        KafkaValueError: ``key_of`` raised for a deletion, which has no value.
     """
     if key_of is None or (record.value is None and record.key is not None):
         # A deletion has no value that has a key.
@@ -395,7 +411,7 @@ def _key_of(record: KafkaRecord[Any], key_of: KeyOf | None) -> Any:
 
 
 def _split_letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
-    """Return the headers of an agent's dead letter, and the input, which is written unchanged."""
+    """Return the headers of an agent's dead letter, and the failed input, which is written unchanged."""
     record = letter.record
     origin = record.place if isinstance(record, KafkaRecord) else None
     headers: dict[str, Any] = {**agent_letter_headers(letter, origin)}

@@ -61,9 +61,9 @@ class KafkaStream(DataStream):
     """The records of topics as a PyFlink stream; made by :func:`kafka_source`.
 
     Args:
-        stream: The stream.
-        name: Name of the source.
-        policy: What happens to records that cannot be read.
+        stream: The stream of parsed values.
+        name: Name of the source, for errors.
+        policy: What happens to records that cannot be parsed: ``on_error`` of the source.
     """
 
     def __init__(self, stream: DataStream, name: str, policy: OnRecordError) -> None:
@@ -73,15 +73,15 @@ class KafkaStream(DataStream):
         self._read = False
 
     def dead_letters(self) -> DataStream:
-        """Return the records that do not have the declared type, as a stream of :class:`KafkaDeadLetter`."""
+        """Return the records that do not have the declared types, as a stream of :class:`KafkaDeadLetter`."""
         self._read = True
         return self.get_side_output(OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY()))
 
     def check_dead_letters(self) -> None:
-        """Check that the dead letters have a reader; the job does so before it runs.
+        """Check that something reads the dead letters. The job calls this before it starts.
 
         Raises:
-            DeadLettersNotReadError: They have none.
+            DeadLettersNotReadError: Nothing reads them.
         """
         if self._policy == "dead-letter" and not self._read:
             raise DeadLettersNotReadError(
@@ -155,8 +155,10 @@ def kafka_source(
     options |= _group_options(group, properties or {}) | discovery_options(properties or {}) | RAW_FORMATS
     if out_of_orderness is not None:
         options["scan.watermark.idle-timeout"] = _milliseconds(idle_timeout)
-    read = ReadRecords(ValueReader(value, "value"), ValueReader(key, "key"), records, on_error, topics)
-    read.check()
+    read_records = ReadRecords(
+        ValueReader(value, "value"), ValueReader(key, "key"), records, on_error, topics
+    )
+    read_records.check()
     name = name or "+".join(names)
     label = f"Kafka source {name}"
     identity = f"flink-agents-kafka-source-{name}"
@@ -167,7 +169,7 @@ def kafka_source(
     flink_compat.name_source(rows, label, identity)
     if stop is not None or group is not None:
         correct_source(env.stream_env, rows)
-    values = rows.process(read, output_type=Types.PICKLED_BYTE_ARRAY())
+    values = rows.process(read_records, output_type=Types.PICKLED_BYTE_ARRAY())
     values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
     note_use(env.stream_env, identity, values)
     note_source(env.stream_env, label, topics, options, values)
@@ -186,7 +188,7 @@ def kafka_source(
 
 
 def _check_new_job(env: AgentsExecutionEnvironment, check: Callable[[], None]) -> None:
-    """Call a check unless the job restores: then it continues where it was, and partitions may be new."""
+    """Call a check, unless the job restores state: then it continues where it was."""
     if recovery_path(flink_compat.configuration_of(env.stream_env)) is None:
         check()
 
@@ -212,10 +214,10 @@ def _check_out_of_orderness(delay: timedelta | None) -> None:
 
 
 def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the consumer's options.
+    """Return the properties of the consumer for a group; None: no offsets are committed.
 
-    Without a group, nothing is committed; a group without offsets starts at the earliest ones. Records of a
-    transaction are read once it is committed: Flink's default would read aborted ones as well.
+    A group without committed offsets starts at the earliest ones. Records of a transaction are read once it
+    is committed: Flink's default would read aborted ones as well.
     """
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     if group is not None:
@@ -262,10 +264,9 @@ class ReadRecords(ProcessFunction):
     Args:
         value: Parses values.
         key: Parses keys.
-        records: True to emit records with key, headers and place.
-        on_error: What happens to invalid records.
-        topics: The topics to read. Flink's connector continues with all topics of a savepoint, also with
-            those that the source does not have any more.
+        records: True to emit :class:`KafkaRecord`, False to emit values alone.
+        on_error: What happens to records that cannot be parsed.
+        topics: The topics to read. After a restore, the connector also reads those of the savepoint.
     """
 
     def __init__(
@@ -288,10 +289,10 @@ class ReadRecords(ProcessFunction):
         self._tag: OutputTag | None = None
 
     def check(self) -> None:
-        """Check that the types can be read.
+        """Check that Pydantic supports the types of keys and values.
 
         Raises:
-            KafkaStreamError: One of them cannot.
+            KafkaStreamError: It does not.
         """
         self._value.check()
         self._key.check()
@@ -302,29 +303,31 @@ class ReadRecords(ProcessFunction):
         self._tag = OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY())
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        """Read one row."""
-        key, content, headers, topic, partition, offset = value
+        """Parse one row of the connector; yield its value, or a dead letter with its tag."""
+        key, value_bytes, headers, topic, partition, offset = value
         if not (self._is_read.get(topic) or self._reads_topic(topic)):
             return
-        at: int | None = ctx.timestamp()
+        timestamp: int | None = ctx.timestamp()
         try:
-            read = self._value(content)
+            output = self._value(value_bytes)
             if self._records:
                 record_headers = KafkaHeaders(unpack_headers(headers))
-                read = KafkaRecord(read, self._key(key), record_headers, at, topic, partition, offset)
+                output = KafkaRecord(
+                    output, self._key(key), record_headers, timestamp, topic, partition, offset
+                )
         except KafkaValueError as error:
             if self._on_error == "fail":
                 raise error.at(f"{topic}, partition {partition}, offset {offset}") from error
             _log.warning("a record of Kafka cannot be read: %s/%s/%s: %s", topic, partition, offset, error)
             if self._on_error == "dead-letter":
                 record_headers = KafkaHeaders(unpack_headers(headers))
-                record = KafkaRecord(content, key, record_headers, at, topic, partition, offset)
+                record = KafkaRecord(value_bytes, key, record_headers, timestamp, topic, partition, offset)
                 yield self._tag, KafkaDeadLetter(record, type(error.__cause__ or error).__name__, str(error))
             return
-        yield read
+        yield output
 
     def _reads_topic(self, topic: str) -> bool:
-        """Return True if the source reads a topic; log those that it does not read any more."""
+        """Return True if the source reads a topic; log each topic once that it no longer reads."""
         if topic not in self._is_read:
             self._is_read[topic] = is_read = reads_topic(self._topics, topic)
             if not is_read:
@@ -335,7 +338,7 @@ class ReadRecords(ProcessFunction):
 
 
 def _sql_interval(duration: timedelta) -> str:
-    """Return a duration in SQL; days have two digits there, which also limits seconds."""
+    """Return a duration as an SQL interval with the fields day to second."""
     minutes, millis = divmod(duration // timedelta(milliseconds=1), 60_000)
     days, minutes = divmod(minutes, 24 * 60)
     clock = f"{minutes // 60:02}:{minutes % 60:02}:{millis / 1000:06.3f}"

@@ -26,12 +26,12 @@ RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} 
 
 @dataclass(frozen=True)
 class BrokerConnection:
-    """The connection of a source or sink to its brokers.
+    """The connection settings of a source or sink.
 
     Attributes:
         client: Options of kafka-python.
         properties: Properties of the Java client, which take precedence.
-        jar: The connector's file that you pass, or None.
+        jar: File of Flink's Kafka connector; None to find or download it.
     """
 
     client: Mapping[str, Any]
@@ -39,10 +39,10 @@ class BrokerConnection:
     jar: str | Path | None = None
 
     def options(self, *, reads: bool) -> dict[str, str]:
-        """Return the connector's options for the client.
+        """Return the properties of the Java client, as options of the connector.
 
         Args:
-            reads: True for a source.
+            reads: True for a source, False for a sink: interceptors run in the opposite order.
 
         Raises:
             KafkaStreamError: An option is unknown, missing or invalid.
@@ -58,8 +58,10 @@ class BrokerConnection:
     def bring_connector(self, env: StreamExecutionEnvironment) -> None:
         """Add the connector, the library for zstd, and the interceptor of headers to the job.
 
+        May download the first two.
+
         Raises:
-            KafkaConnectorError: It is missing, and cannot be downloaded.
+            KafkaConnectorError: The connector is missing, and cannot be downloaded.
         """
         jars: list[Path] = []
         if self.jar is not None or not flink_compat.on_class_path(FACTORY):

@@ -23,11 +23,11 @@ class TopicDescription:
     """A topic.
 
     Attributes:
-        name: Its name.
-        partitions: Its number of partitions.
-        replication_factor: The number of replicas of each partition.
-        records: Number of offsets between the start and the end of all partitions.
-        config: Its settings that differ from the broker's default.
+        name: Name of the topic.
+        partitions: Number of its partitions.
+        replication_factor: Maximum number of replicas of a partition.
+        records: Number of offsets between start and end of all partitions; compacted records count as well.
+        config: Settings that differ from the brokers' defaults.
     """
 
     name: str
@@ -45,31 +45,31 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     **client: Any,
 ) -> bool:
-    """Create a topic.
+    """Create a topic, and wait up to 10 seconds until a broker knows it.
 
     Args:
-        name: Its name.
-        partitions: Its number of partitions.
-        replication_factor: The number of replicas of each partition.
+        name: Name of the topic.
+        partitions: Number of its partitions.
+        replication_factor: Number of replicas of each partition.
         config: Settings of the topic, by Kafka's names.
-        **client: Options of kafka-python, ``bootstrap_servers`` among them.
+        **client: Options of kafka-python, with ``bootstrap_servers``.
 
     Returns:
-        False if a topic with that name exists already.
+        False if the topic exists already.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or reject it.
+        KafkaStreamError: The brokers cannot be reached, or reject the request.
     """
     from kafka.errors import TopicAlreadyExistsError
 
-    new = {
+    topic_settings = {
         "num_partitions": partitions,
         "replication_factor": replication_factor,
         "configs": dict(config or {}),
     }
     with _open_admin(client) as admin:
         try:
-            admin.create_topics({name: new})
+            admin.create_topics({name: topic_settings})
         except TopicAlreadyExistsError:
             return False
         _await_topic(name, admin)
@@ -77,28 +77,34 @@ def create_topic(
 
 
 def _await_topic(name: str, admin: Any) -> None:
-    """Wait until a broker knows a topic that was created, for a bounded time: others may follow later."""
+    """Wait until a broker knows a new topic, at most 10 seconds. Other brokers may know it later."""
     end = time.monotonic() + _VISIBLE_SECONDS
     while name not in admin.list_topics() and time.monotonic() < end:
         time.sleep(0.05)
 
 
 def list_topics(**client: Any) -> list[str]:
-    """Return the names of all topics that are not Kafka's own, sorted.
+    """Return the names of all topics except Kafka's own, sorted.
+
+    Args:
+        **client: Options of kafka-python, with ``bootstrap_servers``.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or reject it.
+        KafkaStreamError: The brokers cannot be reached, or reject the request.
     """
     with _open_admin(client) as admin:
         return sorted(name for name in admin.list_topics() if not name.startswith("__"))
 
 
 def describe_topic(name: str, **client: Any) -> TopicDescription:
-    """Describe a topic.
+    """Ask the brokers for a topic, its settings, and its number of records.
+
+    Args:
+        name: Name of the topic.
+        **client: Options of kafka-python, with ``bootstrap_servers``.
 
     Raises:
-        KafkaStreamError: There is no topic with that name, or the brokers cannot be reached or reject the
-            request.
+        KafkaStreamError: The topic does not exist, or the brokers cannot be reached or reject the request.
     """
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.structs import TopicPartition
@@ -134,7 +140,7 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
 
 
 def _modified_settings(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
-    """Return the settings that a topic overrides, from the answer of kafka-python."""
+    """Return the settings that a topic overrides, from what ``describe_configs`` of kafka-python returned."""
     return {
         str(key): str(value["value"] if isinstance(value, dict) else value)
         for of_type in described.values()

@@ -26,7 +26,7 @@ class ValueReader:
 
     Args:
         kind: The type: ``bytes``, ``str``, or any type that Pydantic supports.
-        part: ``value`` or ``key``, for errors.
+        part: ``value`` or ``key``, the part of a record that it reads, for errors.
     """
 
     def __init__(self, kind: Any, part: str) -> None:
@@ -56,10 +56,10 @@ class ValueReader:
             return self._adapter.validate_python(raw.decode())
 
     def check(self) -> None:
-        """Check that the type can be read.
+        """Check that Pydantic supports the type.
 
         Raises:
-            KafkaStreamError: Pydantic does not support it.
+            KafkaStreamError: It does not.
         """
         if self._plain is not None:
             return
@@ -75,10 +75,10 @@ class ValueReader:
             ) from error
 
     def __call__(self, raw: bytes | None) -> Any:
-        """Return the value of a record.
+        """Parse the bytes of a key or value; None stands for a missing one.
 
         Raises:
-            KafkaValueError: It does not have the declared type.
+            KafkaValueError: They do not have the declared type.
         """
         if raw is None:
             if self._optional:
@@ -105,7 +105,7 @@ class ValueReader:
 
 
 def _without_none(kind: Any) -> Any:
-    """Return the type without ``| None``; the same object if it has none."""
+    """Return a type without ``| None``; the same object if it is no such union."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
     arguments = typing.get_args(kind)
@@ -116,10 +116,14 @@ def _without_none(kind: Any) -> Any:
 
 
 def write_value(value: Any, part: str) -> bytes | None:
-    """Return a key or value as bytes: None, strings and bytes as they are, all else as JSON.
+    """Return a key or value as bytes: None and bytes unchanged, strings in UTF-8, all else as JSON.
+
+    Args:
+        value: The key or value.
+        part: ``value`` or ``key``, for errors.
 
     Raises:
-        KafkaValueError: Pydantic cannot write it.
+        KafkaValueError: The value cannot be written as JSON.
     """
     if value is None or isinstance(value, bytes):
         return value

@@ -236,7 +236,7 @@ class {_SOURCE}NoTopics implements KafkaSubscriber {{
 
 
 def correct_source(env: StreamExecutionEnvironment, stream: DataStream) -> None:
-    """Let a source end after a restore, if it ends, and commit the offsets of its group soon.
+    """Wrap the source of a stream in Java, with the corrections that the module describes.
 
     Args:
         env: PyFlink's environment.

@@ -34,7 +34,7 @@ class FakeFlink(CheckpointPoller):
     def create_pruner(
         self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics
     ) -> Pruner | None:
-        """Return the pruner of a subtask, by the harness's clock; None if nothing is pruned."""
+        """Return the pruner of a subtask, on the clock of the harness; None if the options prune nothing."""
         policy = Prune(config.get(AgentOptions.PRUNE))
         retention = config.get(AgentOptions.RETENTION)
         if policy is Prune.NEVER:
@@ -43,16 +43,16 @@ class FakeFlink(CheckpointPoller):
         return Pruner(policy, retention_period.total_seconds(), metrics, self, True, lambda: clock() / 1000)
 
     def listen(self, listener: Listener) -> None:
-        """Report all answers to ``listener`` from now on, instead of a thread that polls Flink."""
+        """Report checkpoints to ``listener`` from now on. A job has a thread that polls Flink for that."""
         assert isinstance(listener, Pruner)
         self._told.append(listener)
 
     def forget(self, listener: Listener) -> None:
-        """Stop reporting to it."""
+        """Stop reporting checkpoints to ``listener``."""
         self._told = [other_listener for other_listener in self._told if other_listener is not listener]
 
     def trigger_checkpoint(self) -> int:
-        """Take a checkpoint, and return its number. It includes everything committed before."""
+        """Take a checkpoint of everything committed so far, and return its number."""
         number = next(self._numbers)
         for _ in range(CHANGES + 1):
             # Its id is the smallest one to which earlier commits can be bound.
@@ -61,7 +61,7 @@ class FakeFlink(CheckpointPoller):
         return number
 
     def complete_checkpoint(self, number: int) -> None:
-        """Complete a checkpoint: earlier ones are discarded, and records that only they need are pruned.
+        """Complete a checkpoint, and wait until the records that only earlier ones need are pruned.
 
         Raises:
             AgentConfigurationError: It was aborted.
@@ -73,11 +73,11 @@ class FakeFlink(CheckpointPoller):
             pruner.wait_until_pruned(PRUNE_SECONDS)
 
     def abort_checkpoint(self, number: int) -> None:
-        """Abort a checkpoint."""
+        """Abort a checkpoint: pruners learn that it will not complete."""
         self._aborted.add(number)
 
     def check_checkpoint(self, number: int) -> None:
-        """Check that a checkpoint was not aborted.
+        """Check that a checkpoint can be restored.
 
         Raises:
             AgentConfigurationError: It was aborted.

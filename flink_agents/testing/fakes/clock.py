@@ -49,28 +49,28 @@ _MILLISECOND_ERROR = 1e-3
 
 
 class RealTime:
-    """The time outside of the harness. A test may replace the functions of ``time``, but not this one."""
+    """The real time, as functions that a test cannot patch in ``time``."""
 
     seconds = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
 
 
 class ClockedLoop(Protocol):
-    """An event loop whose timers follow the clock."""
+    """The event loop of a subtask, as the clock of the harness sees it."""
 
     @property
     def agent(self) -> AgentLoop | None:
-        """The agent loop that it serves; None if that is gone."""
+        """The agent loop that it serves; None once that is garbage-collected."""
         ...
 
     @property
     def next_due(self) -> float | None:
-        """The time of the loop at which its next timer fires; None if it has none."""
+        """Time of the loop at which its next timer fires; None without timers."""
         ...
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the loop has nothing to do before its next timer. For any thread."""
+        """True if it has nothing to execute before its next timer. For any thread."""
         ...
 
     @property
@@ -79,22 +79,22 @@ class ClockedLoop(Protocol):
         ...
 
     def waits_for_outside(self) -> bool:
-        """Return True if a run waits for something that no timer and no other task of the loop ends."""
+        """Return True if a run waits for a thread, socket or store: for nothing that the loop itself ends."""
         ...
 
     def may_be_woken(self) -> bool:
-        """Return True if anything outside of the loop may let it continue, for a run or not."""
+        """Return True if a thread or socket may give the loop work, for a run or not."""
         ...
 
     def while_test_waits(self, act: Callable[[], bool | None]) -> bool | None:
-        """Call a function if the test's thread waits for this loop, which then continues to wait."""
+        """Call ``act`` and return its result, if the test's thread waits for this loop; else return None."""
         ...
 
     def notify_test(self) -> None:
-        """Let the test's thread look for work."""
+        """Wake the test's thread, so that it looks for work."""
 
     def wake(self) -> None:
-        """Let the loop look at its timers. For any thread."""
+        """Wake the loop, so that it looks at its timers. For any thread."""
 
 
 class Clock:
@@ -103,9 +103,9 @@ class Clock:
     Not part of the harness, so that nothing refers back to it.
 
     Attributes:
-        is_real: True if timers of the loops take real time, because the test waits for a limited time.
-        hanging: A loop whose runs wait for what nothing can end; None if there is none.
-        lock: Guards the moves of the time.
+        is_real: True while timers take real time, because the test waits for a limited time.
+        hanging: The loop whose runs nothing can end; None if there is none.
+        lock: Held while time moves.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Clock:
     # -- reading ----------------------------------------------------------------------
 
     def __call__(self) -> int:
-        """Return the wall-clock time in milliseconds."""
+        """Return the wall-clock time in milliseconds since the epoch."""
         return self.time
 
     @property
@@ -140,27 +140,27 @@ class Clock:
             self.set_wall_clock(time_ms)
 
     def loop_seconds(self) -> float:
-        """Return the time of the loops, which never goes back."""
+        """Return the time of the loops in seconds, which never goes back."""
         return self._seconds
 
     def stamp(self) -> float:
-        """Return the time with which durations are measured; code takes real time in them, as in a job.
+        """Return the time by which durations are measured: that of the loops, plus the real time so far.
 
-        So records of outcomes differ that nothing else distinguishes. Equal records count as one.
+        So the records of two equal outcomes have different times: equal records would count as one.
         """
         return self._seconds + RealTime.seconds() - self._began
 
     # -- moving -----------------------------------------------------------------------
 
     def set_wall_clock(self, time_ms: int) -> None:
-        """Set the wall clock alone: the harness returns to an earlier moment, or from one."""
+        """Set the wall clock, but not the time of the loops, when the harness returns to another moment."""
         self._wall = (time_ms - START) / 1000
 
     def pass_to(self, time_ms: int, patience: float) -> None:
-        """Move to a time, and let each timer of the loops fire at its own time.
+        """Move to a time; each timer of the loops before it fires at its own time. Waits for their code.
 
         Args:
-            time_ms: The wall-clock time in milliseconds.
+            time_ms: The wall-clock time in milliseconds since the epoch.
             patience: Real seconds to wait for a loop that executes code.
         """
         while True:
@@ -178,7 +178,7 @@ class Clock:
         """Let time also pass to delayed events: the end of a bounded input waits for them.
 
         Args:
-            next_due: Returns the first time after a given one at which a delayed event is due, or None.
+            next_due: Returns the first time after its argument at which a delayed event is due; None if none.
         """
         self._next_due = next_due
         self._is_flying = True
@@ -203,7 +203,7 @@ class Clock:
     # -- for the loops ----------------------------------------------------------------
 
     def add_loop(self, loop: ClockedLoop) -> None:
-        """Add a loop whose timers follow this clock."""
+        """Add an event loop whose timers follow this clock."""
         with self.lock:
             self._loops.add(loop)
 
@@ -213,9 +213,9 @@ class Clock:
             self._loops.discard(loop)
 
     def pass_really(self, seconds: float) -> None:
-        """Move the time by a duration that has really passed.
+        """Move the time by real seconds that have passed.
 
-        The wall clock is the test's: it moves only while that waits for the end of runs.
+        The wall clock moves only while the test waits for the end of runs.
         """
         loops = () if self.is_real else self._loops_now()
         test_waits = any(loop.while_test_waits(lambda: True) for loop in loops)
@@ -227,15 +227,16 @@ class Clock:
 
     @property
     def may_move(self) -> bool:
-        """True if there may be a time to move to: a timer of a loop, or a delayed event."""
+        """True if there is a time to move to: a timer of a loop, or a delayed event."""
         return self._is_flying or self._rest_of_loops() is not None
 
     def move_on(self) -> bool | None:
-        """Move to the next timer if nothing else is left to do.
+        """Move to the next timer, if the loops have nothing else to do.
 
         Returns:
-            True if time has moved; False if it passes really, because of work outside of the loops; None if
-            it stands still.
+            True if time has moved. False if work outside of the loops keeps it from moving, so that real time
+            counts.
+            None if it cannot move now.
         """
         if self.is_real:
             return False
@@ -247,7 +248,7 @@ class Clock:
         return None
 
     def note_work(self) -> None:
-        """Note that a loop executes code, so that something may happen again."""
+        """Note that a loop executes code, so that its runs do not hang."""
         self._looks = 0
 
     def _move_on(self, loops: list[ClockedLoop]) -> bool | None:
@@ -276,7 +277,7 @@ class Clock:
             return None
 
     def _note_hang(self, loops: list[ClockedLoop]) -> None:
-        """Note that nothing can happen any longer, if all looks for a while have found that."""
+        """Mark a loop as hanging, if enough looks have found that nothing can happen."""
         self._looks = 0 if any(loop.may_be_woken() for loop in loops) else self._looks + 1
         if self._looks >= HANG_LOOKS * len(loops):
             self.hanging = next((loop for loop in loops if loop.has_runs), None)
@@ -286,12 +287,15 @@ class Clock:
             return list(self._loops)
 
     def _rest_of_loops(self) -> float | None:
-        """Return the seconds until the next timer of a loop; None if there is none."""
+        """Return the seconds until the next timer of any loop; None without timers."""
         dues = [loop.next_due for loop in self._loops_now()]
         return min((max(0.0, due - self._seconds) for due in dues if due is not None), default=None)
 
     def _wait_for_loops(self, patience: float) -> None:
-        """Wait until no loop executes code, except code that looks again and again."""
+        """Wait until no loop executes code, at most ``patience`` seconds.
+
+        Code that only polls does not count.
+        """
         end = RealTime.seconds() + patience
         while not all(loop.is_at_rest or self._is_polling(loop) for loop in self._loops_now()):
             if RealTime.seconds() >= end:

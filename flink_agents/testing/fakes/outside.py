@@ -52,14 +52,14 @@ Execution = tuple[int, int]
 
 @dataclass
 class RecordedAnswer:
-    """The result or the error of a function.
+    """The result or the exception of a function of a durable call.
 
     Attributes:
-        attempt: The recorded attempt of a sub-agent's action that made the call, or "".
+        attempt: The recorded attempt of a sub-agent's action that made the call; empty for none.
         order: Number of functions that had ended before it.
-        seconds: Its duration.
+        seconds: Its duration in seconds.
         value: Its result.
-        error: Its error, or None.
+        error: Its exception; None if it returned.
     """
 
     attempt: str
@@ -69,7 +69,7 @@ class RecordedAnswer:
     error: BaseException | None = None
 
     def return_or_raise(self) -> Any:
-        """Return a copy of the function's result, or raise a copy of its error."""
+        """Return a copy of the result, or raise a copy of the exception."""
         if self.error is not None:
             raise _copy_value(self.error).with_traceback(None)
         return _copy_value(self.value)
@@ -79,12 +79,12 @@ class AnswerLog:
     """Records the answers of functions, and repeats them in their order.
 
     Args:
-        codec: Encodes arguments.
+        codec: Encodes the arguments of calls.
 
     Attributes:
-        repeats: True if recorded answers are returned; False if functions are called and recorded.
+        repeats: True to return recorded answers, False to call functions and record their answers.
         ordered: True if inputs come in the recorded order, so that runs and answers have the same numbers.
-        timed: True if answers take as long as the first time.
+        timed: True if each answer takes as long as it did when it was recorded.
     """
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -109,7 +109,7 @@ class AnswerLog:
         """Call functions from now on, and record their answers.
 
         Args:
-            forget: True if earlier answers can no longer be needed.
+            forget: True to forget the recorded answers, since no call can need them.
         """
         self.repeats = False
         self._begin_execution()
@@ -120,14 +120,14 @@ class AnswerLog:
             self.timed = False
 
     def release_answers(self) -> None:
-        """Release all waiting answers at once: the operator has crashed, and nothing takes them."""
+        """End all waits for answers: the operator has crashed, and nothing takes them."""
         self._dead.set()
 
     def end_recording(self, timed: bool) -> None:
-        """End the recording.
+        """Stop recording answers.
 
         Args:
-            timed: True if a timeout of the job's agent may have influenced the result.
+            timed: True if a timeout of the agent may have influenced the result.
         """
         deliveries = [step.delivery for step in self._steps]
         fired = any(delivery.fired for delivery in deliveries if delivery is not None)
@@ -138,11 +138,11 @@ class AnswerLog:
 
     @property
     def has_answers(self) -> bool:
-        """True if there are answers of calls that were running when the last execution ended."""
+        """True if there are answers of calls that were in flight when the last execution ended."""
         return bool(self._answers)
 
     def repeat_answers(self, stored: Counter[MadeCall]) -> None:
-        """Repeat the answers of functions from now on; those of ``stored`` calls are not needed."""
+        """Repeat the recorded answers from now on. Calls in ``stored`` have records, and need none."""
         self.repeats = True
         self._begin_execution()
         with self._lock:
@@ -151,7 +151,7 @@ class AnswerLog:
                     self._given.update(answer.order for answer in answers)
 
     def repeated_functions(self, stored: Counter[MadeCall]) -> list[str]:
-        """Return the functions called after the crash although all of their calls are ``stored``."""
+        """Return the functions that were called after the crash although all of their calls are stored."""
         functions: list[str] = []
         for call_key, count in stored.items():
             executions = self._executed.get(call_key, {})
@@ -161,7 +161,7 @@ class AnswerLog:
         return functions
 
     def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[MadeCall]:
-        """Return the stored calls among records; none if some were made void."""
+        """Count the calls among appended records; empty if a record declares earlier ones void."""
         stored: Counter[MadeCall] = Counter()
         for journal, records in appended:
             for record in records:
@@ -176,7 +176,7 @@ class AnswerLog:
         return stored
 
     def _run_number(self, seq: int) -> int:
-        """Return the identity of a run; None if another run may get its number in the next attempt."""
+        """Return the number that identifies a run; None if the next attempt may give it to another run."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
@@ -193,7 +193,14 @@ class AnswerLog:
     def wrap_callable(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> DurableCallable:
-        """Return ``what`` with a function that is recorded or repeated."""
+        """Return a durable callable with a function that records its answer, or repeats the recorded one.
+
+        Args:
+            step: The execution of the action that makes the call.
+            what: The callable.
+            args: Its arguments, by which the call is identified.
+            kwargs: Its keyword arguments.
+        """
         try:
             _, called = encode_arguments(self._codec, what, args, kwargs)
         except AgentsError:
@@ -221,9 +228,9 @@ class AnswerLog:
         return replace(what, function=function, name=what.identity)
 
     def note_start(self, call: _Call) -> RecordedAnswer | None:
-        """Record that the function of a call starts; returns the answer to repeat, or None if there is none.
+        """Note that the function of a call starts; return the answer to repeat, or None to call it.
 
-        Each attempt repeats its own answers, in order, and then the last one.
+        Each attempt gets its own answers in order, and then the last one again.
         """
         call_key = call.call_key
         with self._lock:
@@ -241,7 +248,14 @@ class AnswerLog:
             return answers[min(index, len(answers) - 1)] if answers else None
 
     def note_answer(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
-        """Record the answer of a function."""
+        """Record how the function of a call ended.
+
+        Args:
+            call: The call.
+            seconds: Duration in seconds.
+            value: The result.
+            error: The exception; None if it returned.
+        """
         with self._lock:
             if not self.repeats:
                 answer = RecordedAnswer(call.attempt, self._orders, seconds, _copy_value(value), error)
@@ -249,19 +263,19 @@ class AnswerLog:
                 self._orders += 1
 
     def pauses_before(self, answer: RecordedAnswer, limit: float | None) -> Iterator[float]:
-        """Yield pauses until the answer of a call is due or the operator has crashed.
+        """Yield pauses in seconds until an answer is due, or the operator has crashed.
 
         Args:
-            answer: The answer.
-            limit: The call's timeout in seconds, or None.
+            answer: The answer to repeat.
+            limit: The call's timeout in seconds; None without one.
         """
         started = now = time.monotonic()
         # If time cannot influence the result, only the order of answers counts.
-        timed = self.timed or (limit is not None and answer.seconds >= limit)
-        comes = started + answer.seconds if answer.seconds > SHORT_SECONDS else started
-        while now < comes + TURN_SECONDS and not self._dead.is_set():
-            if timed and now < comes:
-                yield min(comes - now, GLANCE_SECONDS)
+        counts_time = self.timed or (limit is not None and answer.seconds >= limit)
+        due = started + answer.seconds if answer.seconds > SHORT_SECONDS else started
+        while now < due + TURN_SECONDS and not self._dead.is_set():
+            if counts_time and now < due:
+                yield min(due - now, GLANCE_SECONDS)
             elif not self._is_next(answer):
                 yield LOOK_SECONDS
             else:
@@ -269,7 +283,7 @@ class AnswerLog:
             now = time.monotonic()
 
     def _is_next(self, answer: RecordedAnswer) -> bool:
-        """Return True if all earlier answers have been given."""
+        """Return True if all answers with lower numbers were returned."""
         with self._lock:
             return not self.ordered or all(
                 other_answer.order in self._given
@@ -279,14 +293,22 @@ class AnswerLog:
             )
 
     def note_returned(self, answer: RecordedAnswer) -> None:
-        """Record that an answer was returned."""
+        """Note that an answer was returned, so that the next one may be."""
         with self._lock:
             self._given.add(answer.order)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One durable call: its identity, its number among equal calls, and the attempt that makes it."""
+    """One durable call whose function is recorded or repeated.
+
+    Attributes:
+        outside: Records or repeats it.
+        call_key: What identifies it, except for its number.
+        number: Its number among calls with the same key in its execution.
+        attempt: The recorded attempt of a sub-agent's action that makes it; empty for none.
+        execution: The execution of the action that makes it.
+    """
 
     outside: AnswerLog
     call_key: MadeCall
@@ -295,7 +317,7 @@ class _Call:
     execution: Execution
 
     def awaited(self, what: DurableCallable) -> Callable[..., Awaitable[Any]]:
-        """Return the function of a call, for the agent loop."""
+        """Return the function for the agent loop: a coroutine function that records or repeats."""
 
         @functools.wraps(what.function)
         async def function(*args: Any, **kwargs: Any) -> Any:
@@ -322,7 +344,7 @@ class _Call:
         return value
 
     def called(self, what: DurableCallable) -> Callable[..., Any]:
-        """Return the function of a call, for a thread."""
+        """Return the function for a thread: it records or repeats, and blocks for pauses."""
 
         @functools.wraps(what.function)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -351,7 +373,7 @@ class OutsideCalls:
     """Makes durable calls whose functions are recorded or repeated by an :class:`AnswerLog`.
 
     Args:
-        inner: Makes them.
+        inner: Makes the calls.
         outside: Records or repeats their functions.
     """
 
@@ -365,13 +387,13 @@ class OutsideCalls:
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Make a call of an action that runs on the agent loop."""
+        """Return the coroutine of a durable call for an action that runs on the agent loop."""
         return self._inner.call(step, self._outside.wrap_callable(step, what, args, kwargs), args, kwargs)
 
     def call_from_thread(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Make a call of an action that runs in a thread, and wait for its end."""
+        """Make a durable call for an action in a thread, and block until it ends."""
         return self._inner.call_from_thread(
             step, self._outside.wrap_callable(step, what, args, kwargs), args, kwargs
         )
@@ -382,12 +404,12 @@ def _empty_sets() -> defaultdict[MadeCall, defaultdict[Execution, set[int]]]:
 
 
 def _attempt_numbers(name: str) -> list[int]:
-    """Return the numbers of an attempt and of those that enclose it, the outermost first."""
+    """Parse the name of an attempt: its number, after those of the attempts around it, outermost first."""
     return [int(number) for number in name.split(".")] if name else []
 
 
 def _in_all_runs(counts: Mapping[Execution, int]) -> int:
-    """Return the sum over all runs of the largest number of calls in one execution."""
+    """Return the sum over runs of the largest number of calls in one execution of the run."""
     most: dict[int, int] = {}
     for (run, _), count in counts.items():
         most[run] = max(count, most.get(run, 0))

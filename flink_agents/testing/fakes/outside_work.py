@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LoopOfTimers(Protocol):
-    """The timers of an event loop."""
+    """An event loop with timers on the clock of the harness, and timers in real time."""
 
     @property
     def virtual_timers(self) -> list[asyncio.TimerHandle]:
@@ -68,7 +68,7 @@ _POOL_CODES = frozenset({WorkerPool.run.__code__, WorkerPool.run_within.__code__
 
 
 class OutsideWork:
-    """Finds what the runs of one agent loop wait for.
+    """Finds out if the runs of an agent loop wait for threads, sockets or stores.
 
     Args:
         agent: The agent loop.
@@ -98,10 +98,10 @@ class OutsideWork:
         return look.threads > len(outcome_tasks) or self._has_busy_thread()
 
     def may_come(self) -> bool:
-        """Return True if something that no run is known to wait for may still let the loop continue.
+        """Return True if something that no run waits for may still give the loop work.
 
-        Any task of the loop may wait for it, or a thread may work for it. The watchdog ends code that
-        swallows the suspension of its run.
+        That is what other tasks of the loop wait for, or a busy thread. The watchdog counts as well: it ends
+        code that swallows the suspension of its run.
         """
         states = [runs.state for runs in list(self._agent._tasks.values())]  # pyright: ignore[reportPrivateUsage]
         steps = [state.action_run for state in states if state is not None]
@@ -124,23 +124,23 @@ class OutsideWork:
                 yield from (wait.performing for wait in delivery.waits if wait.performing is not None)
 
     def _has_busy_thread(self) -> bool:
-        """Return True if a thread of the user's works that was started since the loop was."""
+        """Return True if a thread of the user's code works that was started after the loop."""
         return any(
             _is_busy(thread, frame) for thread, frame in _other_threads() if thread not in self._present
         )
 
 
 def waits_for_outside(loop: LoopOfTimers) -> bool:
-    """Return True if any task of a loop waits for something that does not end inside of it."""
+    """Return True if a task of the loop waits for something that the loop itself does not end."""
     look = _Look(loop, False)
     return any(look.is_outside(task) for task in _tasks_of(loop)) or look.threads > 0
 
 
 class _Look:
-    """One look at all waits, which visits each of them once.
+    """One examination of all waits of a loop, which visits each wait once.
 
     Attributes:
-        threads: The number of waits for threads of actions.
+        threads: Number of waits for threads of actions found so far.
     """
 
     def __init__(self, loop: LoopOfTimers, has_files: bool) -> None:
@@ -150,6 +150,7 @@ class _Look:
         self.threads = 0
 
     def is_outside(self, awaitable: Any) -> bool:
+        """Return True if an awaitable waits for something that the loop itself does not end."""
         if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
         self._seen_ids.add(id(awaitable))
@@ -169,7 +170,7 @@ class _Look:
         return self._is_foreign(stack.last)
 
     def _is_foreign(self, future: Any) -> bool:
-        """Return True if neither a timer nor a task of the loop is known to end a future."""
+        """Return True if no timer and no task of the loop is known to end a future."""
         if type(future).__name__ == "_GatheringFuture":
             inner = future._children
         elif isinstance(future, OwnFuture):
@@ -201,7 +202,7 @@ def _code_of(task: asyncio.Task[Any]) -> object:
 
 
 def _refers_to(timer: Any, future: Any) -> bool:
-    """Return True if the callback of a timer has a future: as its object, an argument, or in its closure."""
+    """Return True if the callback of a timer refers to a future: as its object, argument or closure."""
     callback = timer._callback
     arguments = timer._args or ()
     if isinstance(of_action := getattr(callback, "__self__", None), ActionTimer):
@@ -213,7 +214,7 @@ def _refers_to(timer: Any, future: Any) -> bool:
 
 
 def _shielded_by(future: Any) -> Any:
-    """Return the future that ``asyncio.shield`` stands for with ``future``; None if that is no such one."""
+    """Return the inner future of ``asyncio.shield``; None if ``future`` does not come from it."""
     for callback, _ in getattr(future, "_callbacks", None) or ():
         if getattr(callback, "__qualname__", "") == "shield.<locals>._outer_done_callback":
             return next((cell for cell in _cells_of(callback) if asyncio.isfuture(cell)), None)
@@ -226,7 +227,7 @@ def _cells_of(callback: Any) -> list[Any]:
 
 
 def _awaited_by(frame: FrameType) -> list[Any] | None:
-    """Return the futures that code of asyncio waits for; None for other code."""
+    """Return the futures that a frame of asyncio code waits for; None for other code."""
     module = frame.f_globals.get("__name__")
     name = frame.f_code.co_name
     values = frame.f_locals
@@ -236,7 +237,7 @@ def _awaited_by(frame: FrameType) -> list[Any] | None:
 
 
 def _other_threads() -> Iterator[tuple[threading.Thread, FrameType | None]]:
-    """Yield the threads that may work for a run, with their frames: no threads of the runtime or of tools."""
+    """Yield the threads that may work for a run, with their frames; not those of the runtime or of tools."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
@@ -247,7 +248,7 @@ def _other_threads() -> Iterator[tuple[threading.Thread, FrameType | None]]:
 
 
 def _package_of_thread(frame: FrameType | None) -> str:
-    """Return the package of the first code outside of `threading` that a thread executes."""
+    """Return the package of the outermost code of a thread outside of ``threading``."""
     package = ""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
@@ -258,7 +259,7 @@ def _package_of_thread(frame: FrameType | None) -> str:
 
 
 def _is_busy(thread: threading.Thread, frame: FrameType | None) -> bool:
-    """Return True if a thread does not wait for others."""
+    """Return True if a thread works, and does not wait for other threads."""
     if frame is None:
         # It is starting, or has ended.
         return thread.ident is None

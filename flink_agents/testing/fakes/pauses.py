@@ -9,14 +9,14 @@ class Pauses:
     """Pauses on the event loop, which follows the clock of the harness.
 
     Attributes:
-        waiting: The number of pauses that have not ended.
+        waiting: Number of pauses that have not ended.
     """
 
     def __init__(self) -> None:
         self.waiting = 0
 
     async def pause(self, seconds: float) -> None:
-        """Wait until the clock has advanced by ``seconds``."""
+        """Wait until the clock of the harness has advanced by ``seconds``."""
         self.waiting += 1
         try:
             await asyncio.sleep(seconds)

@@ -21,13 +21,14 @@ class KeyState:
     """The state of one key; every value is bytes.
 
     Attributes:
-        head: The head, or None.
-        pending: Waiting inputs by number.
-        memory: Short-term memory by escaped path, with the time at which it expires.
-        processing_timers: Times of the key's processing-time timers.
-        event_timers: Times of the key's event-time timers.
-        unpruned: The marker of a key whose records have to be pruned, or None.
-        delayed: Entries of its delayed events by number.
+        head: The packed head; None for a key without state.
+        pending: Packed waiting inputs by number.
+        memory: Encoded short-term memory by escaped path, each value with the time at which it expires, or
+            None.
+        processing_timers: Times of the key's processing-time timers, in milliseconds.
+        event_timers: Times of the key's event-time timers, in milliseconds.
+        unpruned: A marker that records of the key have to be pruned; None otherwise.
+        delayed: Packed delayed events by number.
     """
 
     head: bytes | None = None
@@ -39,7 +40,7 @@ class KeyState:
     delayed: dict[int, bytes] = field(default_factory=dict)
 
     def copy(self) -> KeyState:
-        """Return an independent copy."""
+        """Return a copy that shares nothing with this one."""
         return copy.deepcopy(self)
 
 
@@ -48,7 +49,7 @@ LEAST_TIMERS = 1000
 
 
 class TimerQueue:
-    """Timers of one kind by time. A timer that was deleted or has fired is skipped when its time comes.
+    """Timers of one kind, ordered by time. Those that were deleted or have fired are skipped.
 
     Args:
         timers: Returns the present timers of a key.
@@ -60,7 +61,7 @@ class TimerQueue:
         self._most = LEAST_TIMERS
 
     def add_timer(self, at: int, key: str) -> None:
-        """Add a timer."""
+        """Add a timer of a key at time ``at``, in milliseconds."""
         heapq.heappush(self._queue, (at, key))
         if len(self._queue) > self._most:
             # Most timers fire before their time, and time may stand still for a whole test.
@@ -68,7 +69,7 @@ class TimerQueue:
             self._most = max(LEAST_TIMERS, 2 * len(self._queue))
 
     def first_timer(self) -> tuple[int, str] | None:
-        """Return the time and the key of the first timer, or None; at equal times, the first key's."""
+        """Return time and key of the first timer; at equal times, the first key. None without timers."""
         while self._queue:
             at, key = self._queue[0]
             if at in self._timers(key):
@@ -81,14 +82,14 @@ class FakeBackend:
     """State and timers of one subtask. Set ``key`` before you call the core, as Flink does.
 
     Args:
-        clock: The wall-clock time in milliseconds.
-        memory_ttl: Lifetime of memory entries in milliseconds, or None.
+        clock: Returns milliseconds since the epoch.
+        memory_ttl: Lifetime of memory entries in milliseconds; None for ever.
 
     Attributes:
-        journals: The state of the operator that names the store.
-        downstream: The subtask as downstream streams see it, if event time is held.
-        touched: Keys whose state was used since this set was last cleared.
-        timers: The timers by the name of their kind in :class:`KeyState`.
+        journals: The operator state that names the store.
+        downstream: What downstream operators see of the subtask; None unless event time is held.
+        touched: Keys whose state was accessed since this set was cleared.
+        timers: The queues of timers, by the field of :class:`KeyState`.
     """
 
     def __init__(self, clock: Callable[[], int], memory_ttl: int | None) -> None:
@@ -108,7 +109,7 @@ class FakeBackend:
 
     @property
     def current(self) -> KeyState:
-        """State of the current key."""
+        """The state of the current key, which counts as touched."""
         assert self.key is not None, "state is used outside of a key"
         self.touched.add(self.key)
         state = self.keys.get(self.key)
@@ -118,7 +119,7 @@ class FakeBackend:
         return state
 
     def restore_key(self, key: str, state: KeyState) -> None:
-        """Set the whole state of a key, with its timers."""
+        """Set the whole state of a key, and queue its timers."""
         self.keys[key] = state
         self.touched.add(key)
         self._numbers.setdefault(key, len(self._numbers))
@@ -127,14 +128,14 @@ class FakeBackend:
                 queue.add_timer(at, key)
 
     def key_number(self, key: str) -> int:
-        """Return the position of a key in the order in which the subtask first saw them."""
+        """Return the rank of a key in the order in which the subtask first saw its keys."""
         return self._numbers[key]
 
     def keyed_state(self, names_store: bool = True) -> KeyedState:
         """Return the states in the form that the core takes.
 
         Args:
-            names_store: True if state names the store.
+            names_store: True if the state of the operator names its store.
         """
         head = _Value(self, "head")
         unpruned = _Value(self, "unpruned")
@@ -144,46 +145,46 @@ class FakeBackend:
         return KeyedState(head, pending, _Memory(self), unpruned, delayed, journals)
 
     def report_watermark(self, low: LowWatermark) -> None:
-        """Report the subtask's output watermark downstream."""
+        """Show downstream operators the output watermark ``low`` of the subtask, from now on."""
         self.downstream = DownstreamView(low)
 
     # -- Keys -------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return the current key's canonical string."""
+        """Return the canonical text of the current key."""
         assert self.key is not None, "no key is current"
         return self.key
 
     current_key = text
 
     def switch(self, key: str) -> None:
-        """Make a key current."""
+        """Make a key current, as Flink does before it passes an input or timer of the key."""
         self.key = key
 
     def waiting(self) -> list[tuple[str, str]]:
-        """Return the keys that have inputs, each in two forms: as a string and as a key."""
+        """Return the keys with waiting inputs, each as text and as Flink has it: here the text again."""
         return [(key, key) for key, state in self.keys.items() if state.pending]
 
     def delaying(self, most: int | None = None) -> list[str]:
-        """Return keys that have delayed events."""
+        """Return the keys with delayed events, at most ``most``."""
         return [key for key, state in self.keys.items() if state.delayed][:most]
 
     def unpruned(self) -> list[str]:
-        """Return the keys whose records have to be pruned."""
+        """Return the keys with records to prune."""
         return [key for key, state in self.keys.items() if state.unpruned is not None]
 
     # -- Timers -----------------------------------------------------------------------
 
     def current_watermark(self) -> int:
-        """Return the event time up to which the input is complete."""
+        """Return the watermark of the input, in milliseconds."""
         return self.watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Register a timer for that wall-clock time."""
+        """Register a timer of the current key at a wall-clock time, in milliseconds."""
         self._add_timer("processing_timers", timestamp)
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Register a timer for that watermark."""
+        """Register a timer of the current key at a watermark, in milliseconds."""
         self._add_timer("event_timers", timestamp)
 
     def _add_timer(self, kind: str, timestamp: int) -> None:
@@ -197,8 +198,8 @@ class OperatorState:
     """The state of an operator that names its store, as Flink restores it for a subtask.
 
     Args:
-        copies: The entries of a copy, which each subtask has.
-        positions: The positions of the subtasks that this one continues.
+        copies: Entries that each subtask has a copy of; None for none.
+        positions: Positions of the subtasks whose work this one continues.
     """
 
     def __init__(self, copies: Mapping[str, bytes] | None = None, positions: Sequence[bytes] = ()) -> None:
@@ -216,7 +217,7 @@ class OperatorState:
         return [*self._copies.items(), *((POSITION, position) for position in self._positions)]
 
     def copy(self) -> OperatorState:
-        """Return an independent copy."""
+        """Return a copy that shares nothing with this one."""
         return OperatorState(self._copies, self._positions)
 
     @classmethod
@@ -224,7 +225,7 @@ class OperatorState:
         """Return the restored state of a subtask: a copy, and a part of the positions.
 
         Args:
-            number: Its number.
+            number: Number of the subtask.
             parallelism: Number of subtasks.
             states: The states of all subtasks in the checkpoint.
         """
@@ -306,7 +307,7 @@ def _as_bytes(value: Any) -> bytes:
 
 
 class DownstreamView:
-    """Accepts rows like downstream tables: a row first, then the watermark in it.
+    """The view that downstream operators have of a subtask: rows, each with the watermark after it.
 
     Args:
         low: The output watermark of the subtask.
@@ -318,22 +319,22 @@ class DownstreamView:
 
     @property
     def is_idle(self) -> bool:
-        """True as long as no row has come, so that downstream streams do not wait for the subtask."""
+        """True before the first row: downstream operators do not wait for the subtask then."""
         return "" not in self._watermarks
 
     def watermark(self, tag: str = "") -> int:
-        """Return the watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
+        """Return the watermark of a stream, the main output by default; ``NO_TIMESTAMP`` before the first."""
         return self._watermarks.get(tag, NO_TIMESTAMP)
 
     def accept_row(self, tag: str = "") -> int:
-        """Accept a row, and return the watermark before it."""
+        """Take a row of a stream, and return the watermark before it."""
         watermark = self.watermark(tag)
         carried = self._low.take_for_row(tag)
         self._watermarks[tag] = watermark if carried is None else max(watermark, carried)
         return watermark
 
     def accept_carriers(self) -> None:
-        """Accept the due rows that have a watermark but no output."""
+        """Take the due rows that carry a watermark and no output."""
         for tag in self._low.due():
             self.accept_row(tag)
 
@@ -343,13 +344,13 @@ class Snapshot:
     """A checkpoint: state and timers of all keys, and the number of outputs so far.
 
     Attributes:
-        keys: State by canonical key string.
-        outputs: The number of outputs.
-        side_outputs: The number of values of each side output.
+        keys: State of each key, by its canonical text.
+        outputs: Number of outputs so far.
+        side_outputs: Number of values of each side output so far.
         max_parallelism: Number of key groups.
-        inputs: Number of inputs that the harness had recorded for :meth:`OperatorHarness.recover`.
-        number: Its number, if the harness has ``checkpoints=True``; else 0.
-        journals: The state of each subtask that names its store.
+        inputs: Number of inputs kept so far for :meth:`OperatorHarness.recover`.
+        number: Number of the checkpoint, with ``checkpoints=True``; else 0.
+        journals: The operator state of each subtask.
     """
 
     keys: Mapping[str, KeyState]
@@ -362,7 +363,7 @@ class Snapshot:
 
 
 def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
-    """Return the values of all metrics by dotted name, summed over groups."""
+    """Return the values of all metrics by dotted name, added up over groups."""
     total: dict[str, int | float] = {}
     for group in groups:
         for name, value in group.values():
@@ -371,7 +372,7 @@ def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
 
 
 def gauges_of(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
-    """Return the dotted names of the gauges of a group."""
+    """Yield the dotted names of all gauges in a group and its subgroups."""
     # The agent loop adds some meanwhile.
     yield from (prefix + name for name, metric in list(group.metrics.items()) if isinstance(metric, Gauge))
     for name, inner in list(group.groups.items()):

@@ -52,13 +52,13 @@ _BETWEEN = ("asyncio.", "flink_agents.runtime.loop.action_loop", __name__)
 
 
 class IdleSelector(selectors.DefaultSelector):
-    """Waits for sockets and other threads, and lets time move meanwhile."""
+    """A selector that lets the time of the harness move while the loop waits."""
 
     loop: VirtualLoop
 
     @override
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the files that are ready; wait if there are none and the timeout is not 0."""
+        """Return the ready files; if there are none and ``timeout`` is not 0, wait for work."""
         self.loop.note_work()
         self.loop.adapt_resolution()
         # Also while code of a run never waits: what was submitted meanwhile starts by such a timer.
@@ -71,11 +71,11 @@ class IdleSelector(selectors.DefaultSelector):
 
 
 class ClockedSelectorLoop(asyncio.SelectorEventLoop):
-    """An event loop on the time of a harness, without any action.
+    """An event loop whose time is that of a harness.
 
     Attributes:
         clock: The clock of the harness.
-        ahead: The time that has passed for this loop alone, since it began to close.
+        ahead: Seconds that have passed for this loop alone, since it began to close.
     """
 
     clock: Clock
@@ -87,7 +87,7 @@ class ClockedSelectorLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualLoop(ActionLoop, ClockedSelectorLoop):
-    """An event loop on the time of a harness.
+    """The event loop of an agent loop in a harness, whose timers follow the clock of the harness.
 
     Args:
         clock: The clock of the harness.
@@ -137,28 +137,28 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return max(LEAST_SECONDS, 4 * math.ulp(self.own_time()))
 
     def adapt_resolution(self) -> None:
-        """Let timers fire that are due: asyncio adds the resolution to the time, which must become more."""
+        """Set the resolution of timers so that adding it changes the time: asyncio fires due timers by it."""
         self._clock_resolution = self._least_seconds / 2
 
     @property
     def own_timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that follow real time."""
+        """The timers of the runtime itself, which follow real time."""
         return [timer for _, _, timer in self._own_timers]
 
     @property
     def virtual_timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that follow the clock of the harness."""
+        """The timers of runs, which follow the clock of the harness."""
         return self._scheduled  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def next_due(self) -> float | None:
-        """The time of the loop at which its next timer fires; None if it has none."""
+        """Time of the loop at which its next timer fires; None without timers."""
         first = self.virtual_timers[:1]
         return min((timer.when() for timer in first if not timer.cancelled()), default=None)
 
     @property
     def agent(self) -> AgentLoop | None:
-        """The agent loop that it serves; None if that is gone, or does not serve yet."""
+        """The agent loop that it serves; None if that is garbage-collected, or not started yet."""
         # Before its thread runs this loop, it has no attributes, and other loops of the clock look at it.
         return self._agent() if self.is_running() else None
 
@@ -166,7 +166,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the loop has nothing to do before its next timer. For any thread."""
+        """True if it has nothing to execute before its next timer. For any thread."""
         if not self._is_resting or self._ready:  # pyright: ignore[reportAttributeAccessIssue]
             return False
         due = self.next_due
@@ -182,27 +182,27 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return agent is not None and bool(agent._tasks)  # pyright: ignore[reportPrivateUsage]
 
     def waits_for_outside(self) -> bool:
-        """Return True if a run waits for something that no timer and no other task of the loop ends."""
+        """Return True if a run waits for a thread, socket or store: for nothing that the loop itself ends."""
         files = len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
         return self.has_runs and self._outside.is_there(files)
 
     def may_be_woken(self) -> bool:
-        """Return True if anything outside of the loop may let it continue, for a run or not."""
+        """Return True if a thread or socket may give the loop work, for a run or not."""
         return any(not timer.cancelled() for timer in self.own_timers) or self._outside.may_come()
 
     def while_test_waits(self, act: Callable[[], bool | None]) -> bool | None:
-        """Call a function if the test's thread waits for this loop, which then continues to wait."""
+        """Call ``act`` and return its result, if the test's thread waits for this loop; else return None."""
         agent = self.agent
         return None if agent is None else agent._bridge.act_meanwhile(act)  # pyright: ignore[reportPrivateUsage]
 
     def notify_test(self) -> None:
-        """Let the test's thread look for work."""
+        """Wake the test's thread, so that it looks for work."""
         agent = self.agent
         if agent is not None:
             self.call_soon_threadsafe(agent._notify)  # pyright: ignore[reportPrivateUsage]
 
     def wake(self) -> None:
-        """Let the loop look at its timers. For any thread."""
+        """Wake the loop, so that it looks at its timers. For any thread."""
         own_thread: int = self._thread_id  # pyright: ignore[reportAttributeAccessIssue]
         if self._is_resting and not self.is_closed() and own_thread != get_ident():
             self._write_to_self()  # pyright: ignore[reportAttributeAccessIssue]
@@ -215,10 +215,10 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
     # -- waiting ----------------------------------------------------------------------
 
     def wait_for_work(self, select: Callable[[float], Any]) -> Any:
-        """Wait until there is something to do; returns the sockets that are ready.
+        """Wait until there is something to execute; return the ready files.
 
         Args:
-            select: Waits for sockets.
+            select: Waits for files, for a number of seconds, and returns the ready ones.
         """
         self._is_resting = True
         try:
@@ -242,7 +242,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
             self._is_resting = False
 
     def note_work(self) -> None:
-        """Tell the clock if the loop executes something. Its watchdog comes again and again."""
+        """Tell the clock that the loop executes something, unless only its watchdog does."""
         # A copy: Flink's thread may append to it meanwhile.
         for handle in tuple(self._ready):  # pyright: ignore[reportAttributeAccessIssue]
             if getattr(handle._callback, "__func__", None) is not Watchdog._note_turn:  # pyright: ignore[reportPrivateUsage]
@@ -252,10 +252,10 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
                 return
 
     def _next_look(self, due: float | None) -> tuple[float, bool]:
-        """Return the real seconds until the loop looks again, and True if they count for its next timer.
+        """Return the real seconds until the loop looks again, and True if its next timer counts them.
 
         Args:
-            due: The time of its next timer, or None.
+            due: Time of its next timer; None without one.
         """
         if due != self._awaited_due:
             self._awaited_due = due
@@ -274,10 +274,10 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
             if self._looks < QUIET_LOOKS:
                 self._looks += 1
                 return SLICE_SECONDS, False
-        moved = self.clock.move_on()
-        if moved:
+        has_moved = self.clock.move_on()
+        if has_moved:
             return 0.0, False
-        if moved is False:
+        if has_moved is False:
             return SLICE_SECONDS if remaining_seconds is None else min(remaining_seconds, SLICE_SECONDS), True
         return self._pause, False
 
@@ -292,7 +292,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return 0.0, False
 
     def _pass_really(self) -> None:
-        """Move the time to the next timer."""
+        """Move the time of the harness to the next timer, whose real duration has passed."""
         assert self._awaited_due is not None
         remaining_seconds = max(0.0, self._awaited_due - self.own_time())
         self._waited = 0.0
@@ -313,7 +313,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return max(0.0, self._own_timers[0][0] - RealTime.seconds()) if self._own_timers else IDLE_SECONDS
 
     def call_own_timers(self) -> bool:
-        """Schedule the runtime's timers that are due; returns True if there were some."""
+        """Schedule the callbacks of the runtime's timers that are due; return True if there are any."""
         called = False
         while self._own_timers and self._own_timers[0][0] <= RealTime.seconds():
             handle = heapq.heappop(self._own_timers)[2]
@@ -324,13 +324,13 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
 
 def delivery_of(context: Context | None) -> Delivery | None:
-    """Return the delivery of the code that sets a timer; None if it belongs to no action."""
+    """Return the delivery in whose context a timer is set; None outside of actions."""
     delivery = current_delivery.get() if context is None else context.get(current_delivery)
     return None if delivery is None or delivery.closed else delivery
 
 
 def _is_of_runtime(callback: Any) -> bool:
-    """Return True if the runtime sets a timer for itself, not for a run."""
+    """Return True if the runtime sets a timer for itself, by the callback and the calling code."""
     if str(getattr(callback, "__module__", "")).startswith(_OWN):
         return True
     frame = sys._getframe(2)

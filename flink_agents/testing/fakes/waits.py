@@ -22,8 +22,8 @@ class PendingWait:
 
     Attributes:
         name: Name of the signal that the run waits for; None for a timer.
-        id: The id that a signal uses to name the wait.
-        deadline: When it times out, in milliseconds; None for never.
+        id: Id of the wait, which a signal can name.
+        deadline: Time of its timeout, in milliseconds since the epoch; None for never.
     """
 
     name: str | None
@@ -33,7 +33,12 @@ class PendingWait:
 
 @dataclass(frozen=True)
 class KeyedSignal:
-    """A signal that was sent, with the canonical string of its key."""
+    """A signal that was sent to a harness.
+
+    Attributes:
+        record: The signal as the operator gets it.
+        key: Canonical text of its key.
+    """
 
     record: TaggedSignal
     key: str
@@ -53,17 +58,17 @@ def suspended_in(state: KeyState) -> list[Suspension]:
 
 
 def suspension_of(entry: bytes) -> Suspension | None:
-    """Return the suspended run that an entry of a key holds; None if it holds something else."""
+    """Unpack a waiting entry of a key; return None if it is no suspended run."""
     return Suspension.unpack(entry[2:]) if entry[1] == PendingKind.RESUMPTION else None
 
 
 def waits_of(waits: Iterable[tuple[str, StoredWait]]) -> list[PendingWait]:
-    """Return waits with their ids, in the form that a harness shows."""
+    """Convert waits with their ids to the form that a harness shows."""
     return [PendingWait(wait.name, id, wait.deadline) for id, wait in waits]
 
 
 def waits_in(state: KeyState, key_text: str, without: Collection[int] = ()) -> list[PendingWait]:
-    """Return the waits of the suspended runs of a key, except those ``without`` their number."""
+    """Return the waits of the suspended runs of a key, except of runs with numbers in ``without``."""
     runs = [run for run in suspended_in(state) if run.seq not in without]
     return waits_of((wait.id(key_text, run.seq), wait) for run in runs for wait in run.waits)
 
@@ -73,7 +78,7 @@ class PendingDelayed:
     """An event that is delivered later.
 
     Attributes:
-        event: The event, which has no id yet.
+        event: The event; it has no id yet.
         due: When it is delivered, in milliseconds since the epoch.
         action: Name of the action that sent it.
         sequence_number: Number of the run that sent it.
@@ -86,19 +91,24 @@ class PendingDelayed:
 
 
 class Due(NamedTuple):
-    """Time at which an event is due, in milliseconds since the epoch, and the bytes of its input."""
+    """A delayed event in state.
+
+    Attributes:
+        due: When it is due, in milliseconds since the epoch.
+        packed: The bytes of its input.
+    """
 
     due: int
     packed: bytes
 
 
 def delayed_in(state: KeyState) -> list[Due]:
-    """Return the delayed events of a key, by time."""
+    """Return the delayed events in the state of a key, the first due one first."""
     return [Due(*event) for event in _events_of(state).list_events()] if state.delayed else []
 
 
 def pending_delayed(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
-    """Return the delayed events of a key in a form to display."""
+    """Return the delayed events of a key, decoded for display."""
     delayed_events: list[PendingDelayed] = []
     for due, packed in delayed_in(state):
         sent, _ = shared.codec.decode(packed)
@@ -109,7 +119,7 @@ def pending_delayed(state: KeyState, shared: RunEnvironment) -> list[PendingDela
 
 
 def delayed_times(state: KeyState, until: int) -> list[int]:
-    """Return the times of the delayed events of a key up to a time, in order."""
+    """Return the times of the delayed events of a key up to ``until``, in order."""
     return _events_of(state).times(until) if state.delayed else []
 
 

@@ -49,7 +49,7 @@ def require_extra() -> None:
 
 
 def find_java() -> Path:
-    """Return the home of a Java runtime for Kafka, from the places where Flink looks for one.
+    """Return the home directory of a Java runtime that can run Kafka, where Flink would look for one.
 
     Raises:
         JavaNotFoundError: There is none that is new enough.
@@ -73,7 +73,9 @@ def find_java() -> Path:
 
 
 def class_path() -> list[Path]:
-    """Return Kafka's jar files; downloads missing ones.
+    """Return the jar files of Kafka and its dependencies; download missing ones.
+
+    Waits while another process downloads them.
 
     Raises:
         BrokerDownloadError: They cannot be downloaded.
@@ -100,7 +102,7 @@ def class_path() -> list[Path]:
 
 
 def _listed_files(listing: Path) -> list[Path]:
-    """Return the files of an earlier resolution, unless one is missing."""
+    """Return the jar files that an earlier start has listed; empty if the list or one of them is missing."""
     try:
         jars = [Path(path) for path in json.loads(listing.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
@@ -124,7 +126,7 @@ def _fetch_jars(repositories: dict[str, str]) -> list[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically, readable only for its owner."""
+    """Write a file atomically; only its owner can read it."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

@@ -39,15 +39,15 @@ _KILL = (
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of a broker, seen from outside.
+    """The state of a broker, by its directory and its process.
 
     Attributes:
         running: True if its process exists.
-        pid: Its process id while it runs.
+        pid: Its process id; None if it does not run.
         bootstrap_servers: The address for clients; None before the first start.
         security: Encryption and authentication of clients; None before the first start.
         data: Its directory.
-        log: The file with its output.
+        log: The file with all its output.
         version: The version of Kafka that a start uses.
     """
 
@@ -118,21 +118,21 @@ class KafkaBroker:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """Arguments for the clients of kafka-python: address, and if needed certificate and user."""
+        """Options for clients of kafka-python: address, and certificate and user if security needs them."""
         return settings.client_options(self._known_state(), self.data / tools.CERTIFICATE)
 
     @property
     def running(self) -> bool:
-        """True while its process exists, even if it is paused."""
+        """True while its process exists, also while it is paused."""
         return self._find_process() is not None
 
     @property
     def log(self) -> Path:
-        """The file with all its output."""
+        """Path of the file with all of its output."""
         return self.data / "broker.log"
 
     def status(self) -> BrokerStatus:
-        """Return its status."""
+        """Return its address, its files, and if its process runs, without a request to it."""
         state = self._read_state()
         process = self._find_process()
         return BrokerStatus(
@@ -192,12 +192,12 @@ class KafkaBroker:
             return process is not None
 
     def restart(self) -> None:
-        """Stop it and start it again, with its records and port."""
+        """Stop it, and start it again with its records and port."""
         self.stop()
         self.start()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, like a crash."""
+        """Kill its process with SIGKILL, as a crash does."""
         processes.kill_process(self._living_process())
         self._reap_process(ended=True)
 
@@ -212,7 +212,7 @@ class KafkaBroker:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Resume it after a pause."""
+        """Resume its process after :meth:`pause`."""
         self._living_process().send_signal(signal.SIGCONT)
 
     @property
@@ -251,7 +251,7 @@ class KafkaBroker:
         return process
 
     def _reap_process(self, ended: bool = False) -> None:
-        """Reap a process that this one started; wait for its end if it must come."""
+        """Reap the process if this one started it and it has ended; with ``ended``, wait for its end."""
         if self._child is not None and ended:
             self._child.wait()
         if self._child is not None and self._child.poll() is not None:
@@ -259,14 +259,14 @@ class KafkaBroker:
 
     def _require_same(self) -> None:
         state = self._known_state()
-        for what, wanted, actual_value in (
+        for what, requested, actual_value in (
             ("port", self._port, state.port),
             ("security", self._security, state.security),
         ):
-            if wanted is not None and wanted != actual_value:
+            if requested is not None and requested != actual_value:
                 raise BrokerMismatchError(
                     f"The Kafka broker of {self.data} runs already, with another {what}.",
-                    expected=f"{what} {wanted}",
+                    expected=f"{what} {requested}",
                     found=f"{what} {actual_value}",
                     fix="stop it first, or name another directory",
                 )
@@ -295,16 +295,16 @@ class KafkaBroker:
             raise
 
     def _next_state(self) -> BrokerState:
-        last = self._read_state()
-        if last is None:
+        last_state = self._read_state()
+        if last_state is None:
             return settings.new_state(self._security or "PLAINTEXT", self._port)
-        port = self._port or last.port
+        port = self._port or last_state.port
         # Only the broker itself knows this password.
-        controller = last.controller_port
+        controller = last_state.controller_port
         if controller == port or not settings.is_free(controller):
             controller = settings.free_port(port)
-        security = self._security or last.security
-        return replace(last, port=port, controller_port=controller, security=security, pid=None)
+        security = self._security or last_state.security
+        return replace(last_state, port=port, controller_port=controller, security=security, pid=None)
 
     def _execute_java(self, java: Path, jars: list[Path]) -> subprocess.Popen[bytes]:
         command = [
@@ -358,7 +358,7 @@ class KafkaBroker:
 
 
 def kill_forgotten(data: str) -> None:
-    """Kill the broker of a directory, if it runs."""
+    """Kill the broker with files in a directory, if it runs."""
     broker = KafkaBroker(data)
     if broker.running:
         broker.kill()

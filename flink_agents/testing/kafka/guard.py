@@ -14,10 +14,10 @@ _DONE = b"."
 
 
 class ProcessGuard:
-    """Watches this process until ``end_guard``.
+    """A small process that runs a command if this process ends without :meth:`end_guard`.
 
     Args:
-        command: The command to run if this process ends earlier.
+        command: The command and its arguments.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class ProcessGuard:
         )
 
     def end_guard(self) -> None:
-        """End the guard without running the command."""
+        """End the guard; the command does not run."""
         self._process.communicate(_DONE)
 
 

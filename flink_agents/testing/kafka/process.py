@@ -24,10 +24,9 @@ _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 5_000, "request_timeout_ms": 
 
 
 def find_process(pid: int, properties: Path) -> psutil.Process | None:
-    """Return the process with this id if it is the broker that was started with these properties.
+    """Return the process with an id if it is the broker with these properties; else None.
 
-    An id may now belong to another program, which is not returned; nor is a process that has ended and
-    that its parent has not reaped yet.
+    The id may belong to another program by now. A broker that has ended, but was not reaped, does not count.
     """
     import psutil
 
@@ -41,7 +40,7 @@ def find_process(pid: int, properties: Path) -> psutil.Process | None:
 
 
 def end_process(process: psutil.Process, seconds: float) -> None:
-    """Terminate a process, and kill it if it does not end in time."""
+    """Terminate a process, wait for its end, and kill it if it has not ended after ``seconds``."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -66,7 +65,7 @@ def kill_process(process: psutil.Process) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Return True if the process no longer executes anything, even if its parent has not noticed."""
+    """Return True if a process executes nothing any more, even if its parent has not reaped it."""
     import psutil
 
     try:
@@ -79,7 +78,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def is_answering(options: dict[str, Any]) -> bool:
-    """Return True if a broker answers requests: it describes its cluster, and itself in it."""
+    """Return True if the broker that a client with these options reaches describes its cluster."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -98,7 +97,7 @@ def is_answering(options: dict[str, Any]) -> bool:
 
 
 def _is_listening(address: str) -> bool:
-    """Return True if the port is open: a client that waits for it instead logs each failure."""
+    """Return True if something listens at ``host:port``. Clients of kafka-python log each failed attempt."""
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:
@@ -109,7 +108,7 @@ def _is_listening(address: str) -> bool:
 
 
 def error_lines(text: str) -> str:
-    """Return the lines of a program's output that name errors, then the last lines, without Java frames."""
+    """Return the lines of Java output that name errors, and then its last lines, without stack frames."""
     lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
     earlier = lines[:-TAIL_LINES]
     last = lines[-TAIL_LINES:]

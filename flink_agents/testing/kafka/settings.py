@@ -79,11 +79,11 @@ class BrokerState:
         port: The port for clients.
         controller_port: The port that the node uses to talk to itself.
         security: Encryption and authentication of clients.
-        user: Name of the only user.
+        user: Name of the only user, with SASL.
         password: Password of that user.
-        store_password: Password of the file with the broker's key.
-        cluster: Identity of the cluster.
-        pid: The last process id, or None after a stop.
+        store_password: Password of the file with the broker's private key.
+        cluster: Kafka's id of the cluster.
+        pid: Process id at the last start; None after a stop.
     """
 
     port: int
@@ -96,16 +96,16 @@ class BrokerState:
     pid: int | None = None
 
     def write(self, path: Path) -> None:
-        """Write it; only the owner of the file can read it."""
+        """Write the state as JSON, readable only for its owner."""
         replace_text(path, json.dumps(asdict(self), indent=2))
 
 
 def new_state(security: Security, port: int | None) -> BrokerState:
-    """Return the choices for the first start in a directory."""
-    chosen = free_port() if port is None else port
+    """Choose ports, passwords and ids for the first start in a directory."""
+    client_port = free_port() if port is None else port
     return BrokerState(
-        port=chosen,
-        controller_port=free_port(chosen),
+        port=client_port,
+        controller_port=free_port(client_port),
         security=security,
         user="agents",
         password=secrets.token_urlsafe(12),
@@ -115,13 +115,13 @@ def new_state(security: Security, port: int | None) -> BrokerState:
 
 
 def _cluster_id() -> str:
-    """Return a random id in Kafka's form; never one that starts with a dash, like an option."""
+    """Return a random id in Kafka's format; one that starts with a dash would be taken for an option."""
     first, *remaining_bytes = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *remaining_bytes])).decode().rstrip("=")
 
 
 def read_state(path: Path) -> BrokerState | None:
-    """Read the state, or return None if there is none."""
+    """Read the state of a broker; return None if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
@@ -130,7 +130,7 @@ def read_state(path: Path) -> BrokerState | None:
 
 
 def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
-    """Return the arguments for the clients of kafka-python."""
+    """Return the options with which clients of kafka-python reach the broker."""
     options: dict[str, Any] = {
         "bootstrap_servers": f"{HOST}:{state.port}",
         "security_protocol": state.security,
@@ -145,7 +145,12 @@ def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
 
 
 def broker_properties(state: BrokerState, extra: Mapping[str, str]) -> str:
-    """Return the broker's file of properties."""
+    """Return the content of the file with the properties of the broker.
+
+    Args:
+        state: Ports, security and passwords.
+        extra: Further properties, which take precedence.
+    """
     broker_properties = {
         **_DEFAULTS,
         "controller.quorum.voters": f"1@{HOST}:{state.controller_port}",
@@ -172,7 +177,7 @@ def broker_properties(state: BrokerState, extra: Mapping[str, str]) -> str:
 
 
 def _escape(value: str) -> str:
-    """Return a value in the encoding of Java's properties, Latin-1."""
+    """Return a value in the escapes of Java properties files, which are Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n")
     units = text.encode("utf-16-be", "surrogatepass")
     pairs = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
@@ -180,7 +185,7 @@ def _escape(value: str) -> str:
 
 
 def free_port(*used_ports: int) -> int:
-    """Return a port of this machine on which nothing listens."""
+    """Return a port of this machine on which nothing listens, except ``used_ports``."""
     for port in random.sample(FREE_PORTS, 200):
         if port not in used_ports and is_free(port):
             return port
@@ -192,7 +197,7 @@ def free_port(*used_ports: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return True if a broker could listen on the port."""
+    """Return True if nothing listens on a port, so that a broker could."""
     with socket.socket() as probe:
         # Like Java: closing connections of an earlier broker do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -204,17 +209,17 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int) -> None:
-    """Check that a broker can listen on the port.
+    """Check that nothing listens on a port.
 
     Raises:
-        BrokerPortInUseError: It cannot.
+        BrokerPortInUseError: Another program does.
     """
     if not is_free(port):
         raise port_in_use(f"port {port}")
 
 
 def port_in_use(what: str) -> BrokerPortInUseError:
-    """Return the error if another program listens on a port of the broker."""
+    """Return the error for a port on which another program listens; ``what`` names the port."""
     return BrokerPortInUseError(
         f"A Kafka broker cannot listen on {HOST}, {what}.",
         expected="a port that is free, and that this user may listen on",

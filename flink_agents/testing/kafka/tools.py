@@ -21,26 +21,28 @@ _QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m"]
 
 
 def make_certificate(java: Path, directory: Path, password: str) -> None:
-    """Make the broker's key, and its self-signed certificate. Existing ones are kept."""
+    """Create the broker's key and its self-signed certificate in a directory, unless they exist."""
     certificate = directory / CERTIFICATE
-    store = directory / KEY_STORE
-    if certificate.exists() and store.exists():
+    key_store = directory / KEY_STORE
+    if certificate.exists() and key_store.exists():
         return
-    store.unlink(missing_ok=True)
+    key_store.unlink(missing_ok=True)
     certificate.unlink(missing_ok=True)
     keytool = [str(java / "bin" / "keytool"), *(f"-J{option}" for option in _QUICK)]
-    common = ["-alias", "broker", "-keystore", KEY_STORE, "-storepass:env", _PASSWORD]
+    common_options = ["-alias", "broker", "-keystore", KEY_STORE, "-storepass:env", _PASSWORD]
     subject = ["-dname", "CN=localhost", "-ext", "san=dns:localhost,ip:127.0.0.1", "-ext", "bc:c=ca:true"]
-    kind = ["-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
+    key_options = ["-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
     environ = {**os.environ, _PASSWORD: password}
-    _run_tool([*keytool, "-genkeypair", *common, *kind, *subject], directory, environ)
+    _run_tool([*keytool, "-genkeypair", *common_options, *key_options, *subject], directory, environ)
     # Written last, so that its existence says that both are complete.
-    _run_tool([*keytool, "-exportcert", "-rfc", *common, "-file", f"{CERTIFICATE}.new"], directory, environ)
+    _run_tool(
+        [*keytool, "-exportcert", "-rfc", *common_options, "-file", f"{CERTIFICATE}.new"], directory, environ
+    )
     (directory / f"{CERTIFICATE}.new").replace(certificate)
 
 
 def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: str) -> None:
-    """Format the directory of records, unless that was done earlier."""
+    """Format the directory of records for a cluster id, unless that was done before."""
     if (directory / "data" / "meta.properties").exists():
         return
     program = [str(java / "bin" / "java"), *_QUICK, "-cp", join_jars(jars), "kafka.tools.StorageTool"]
@@ -49,7 +51,7 @@ def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: s
 
 
 def join_jars(jars: Sequence[Path]) -> str:
-    """Return the argument for Java's class path."""
+    """Return jar files as a class path of Java."""
     return os.pathsep.join(map(str, jars))
 
 

@@ -16,7 +16,7 @@ def use_test_kit() -> None:
 
 @contextmanager
 def requests_allowed() -> Iterator[None]:
-    """Allow requests inside the block."""
+    """Allow requests to real models inside the block."""
     from pydantic_ai.models import override_allow_model_requests
 
     # Otherwise the first harness inside of the block would reject them.

@@ -14,8 +14,8 @@ class ToolCall:
 
     Attributes:
         name: Name of the tool.
-        arguments: Its arguments; a string is sent unchanged, so that it can be invalid JSON.
-        id: Id of the call. Default: from its position.
+        arguments: Its arguments. A string is sent unchanged, so that it can be invalid JSON.
+        id: Id of the call; None to derive it from its position.
     """
 
     name: str
@@ -24,7 +24,7 @@ class ToolCall:
 
     @property
     def text(self) -> str:
-        """The arguments in the form of the interface."""
+        """The arguments as text, as the interface sends them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
@@ -33,18 +33,18 @@ class Reply:
     """One reply of the server.
 
     Attributes:
-        text: The model's text.
+        text: Text of the model.
         tool_calls: Tool calls.
-        output: A JSON value instead of a text, as structured output.
-        delay: Seconds before the reply.
-        status: Status of the response; if it is not 200, ``text`` is the error message.
-        retry_after: Seconds in the header of that name.
-        body: The whole body, instead of all that; such as invalid JSON.
-        headers: More headers.
-        input_tokens: The number of input tokens in the reply.
-        output_tokens: The number of output tokens in the reply.
-        cached_tokens: Number of input tokens from the provider's cache.
-        hang_up: Close the connection instead of replying.
+        output: A JSON value, sent as structured output in place of ``text``.
+        delay: Seconds to wait before the reply.
+        status: Status of the response. If it is not 200, ``text`` is the error message.
+        retry_after: Seconds that the client should wait, sent in headers; None for no such headers.
+        body: The whole body, in place of all other content, such as invalid JSON.
+        headers: Further headers of the response.
+        input_tokens: Number of input tokens to report.
+        output_tokens: Number of output tokens to report.
+        cached_tokens: Number of input tokens from the provider's cache to report.
+        hang_up: True to close the connection in place of a reply.
     """
 
     text: str = ""
@@ -62,27 +62,27 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """Return the model's text."""
+        """Return the text of the model; for structured output, its JSON."""
         return self.text if self.output is None else json.dumps(self.output)
 
     def calls(self, number: int) -> list[tuple[str, ToolCall]]:
-        """Return the calls with their ids.
+        """Return the tool calls, each after its id.
 
         Args:
-            number: Number of the request, which makes ids unique.
+            number: Number of the request, which makes generated ids unique.
         """
         return [(call.id or f"call_{number}_{index}", call) for index, call in enumerate(self.tool_calls)]
 
 
 def error_body(reply: Reply) -> dict[str, Any]:
-    """Return the body of a reply whose status is not 200."""
+    """Return the JSON body of a reply whose status is not 200."""
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(reply.status, "server_error" if reply.status >= 500 else "invalid_request_error")
     return {"error": {"message": reply.text or f"status {reply.status}", "type": kind, "code": None}}
 
 
 def completion_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
-    """Return the body of ``/chat/completions``."""
+    """Return the JSON body of a reply of ``/chat/completions``."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
     calls = reply.calls(number)
     if calls:
@@ -98,7 +98,7 @@ def completion_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
 
 
 def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[str, Any]]:
-    """Return the chunks of ``/chat/completions`` with ``stream``; a text comes in several chunks."""
+    """Yield the chunks of a reply of ``/chat/completions`` with ``stream``; a text comes in several."""
     base: dict[str, Any] = {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion.chunk",
@@ -120,7 +120,7 @@ def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[st
 
 
 def response_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
-    """Return the body of ``/responses``."""
+    """Return the JSON body of a reply of ``/responses``."""
     output: list[dict[str, Any]] = [
         {
             "id": f"fc_{number}_{index}",
@@ -157,27 +157,31 @@ def response_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
 
 
 def response_events(reply: Reply, model: str, number: int) -> Iterator[dict[str, Any]]:
-    """Return the events of ``/responses`` with ``stream``; a text comes in several events."""
-    whole = response_body(reply, model, number)
-    yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
-    for index, item in enumerate(whole["output"]):
-        if item["type"] == "message":
-            added_item = {**item, "content": [], "status": "in_progress"}
-            where = {"output_index": index, "item_id": item["id"], "content_index": 0}
+    """Yield the events of a reply of ``/responses`` with ``stream``; a text comes in several."""
+    full_response = response_body(reply, model, number)
+    yield {"type": "response.created", "response": {**full_response, "status": "in_progress", "output": []}}
+    for index, output_item in enumerate(full_response["output"]):
+        if output_item["type"] == "message":
+            added_item = {**output_item, "content": [], "status": "in_progress"}
+            position = {"output_index": index, "item_id": output_item["id"], "content_index": 0}
             part = {"type": "output_text", "text": "", "annotations": []}
             yield {"type": "response.output_item.added", "output_index": index, "item": added_item}
-            yield {"type": "response.content_part.added", **where, "part": part}
+            yield {"type": "response.content_part.added", **position, "part": part}
             for piece in _split_text(reply.content):
-                yield {"type": "response.output_text.delta", **where, "delta": piece, "logprobs": []}
-            yield {"type": "response.output_text.done", **where, "text": reply.content, "logprobs": []}
+                yield {"type": "response.output_text.delta", **position, "delta": piece, "logprobs": []}
+            yield {"type": "response.output_text.done", **position, "text": reply.content, "logprobs": []}
         else:
-            added_item = {**item, "arguments": "", "status": "in_progress"}
-            where = {"output_index": index, "item_id": item["id"]}
+            added_item = {**output_item, "arguments": "", "status": "in_progress"}
+            position = {"output_index": index, "item_id": output_item["id"]}
             yield {"type": "response.output_item.added", "output_index": index, "item": added_item}
-            delta = {"type": "response.function_call_arguments.delta", **where, "delta": item["arguments"]}
+            delta = {
+                "type": "response.function_call_arguments.delta",
+                **position,
+                "delta": output_item["arguments"],
+            }
             yield delta
-        yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    yield {"type": "response.completed", "response": whole}
+        yield {"type": "response.output_item.done", "output_index": index, "item": output_item}
+    yield {"type": "response.completed", "response": full_response}
 
 
 def _completion_call(name: str, call: ToolCall) -> dict[str, Any]:

@@ -25,11 +25,11 @@ class ScriptedModel(FunctionModel):
     A script is used once: each test needs a new model.
 
     Args:
-        lines: The lines, in order. Use a ``Reply`` for several tool calls at once.
+        lines: The replies, in order. Use a ``Reply`` for several tool calls at once.
         name: Name of the model in its responses.
 
     Attributes:
-        asked: The messages of each request, in order.
+        asked: The messages of each request so far, in order.
     """
 
     def __init__(self, lines: Iterable[Line], name: str = "scripted") -> None:
@@ -39,11 +39,11 @@ class ScriptedModel(FunctionModel):
 
     @property
     def count(self) -> int:
-        """The number of requests."""
+        """Number of requests so far."""
         return len(self.asked)
 
     def assert_complete(self) -> None:
-        """Check that the whole script was used.
+        """Check that each line of the script was used.
 
         Raises:
             AssertionError: Some lines were not.

@@ -29,10 +29,10 @@ class ServedRequest:
     """A request that the server received.
 
     Attributes:
-        number: Its number, from 0.
-        path: Such as ``/v1/responses``.
-        headers: Its headers, names in lower case.
-        body: Its JSON.
+        number: Its number among all requests, from 0.
+        path: Path of its URL, such as ``/v1/responses``.
+        headers: Its headers; names are in lower case.
+        body: Its JSON object.
     """
 
     number: int
@@ -58,13 +58,13 @@ class ModelServer:
     """A local server with OpenAI's interface.
 
     Args:
-        answers: Replies to use one after the other, each once; or a function that is
-            called with each request. Requests after the last reply get the status 500.
-        port: The port. Default: a free one.
+        answers: Replies, each used once, in order; or a function that returns the reply to a request. After
+            the last reply, requests get the status 500.
+        port: The port to listen at. Default: a free one.
 
     Attributes:
-        requests: The received requests, in order.
-        most_at_once: The largest number of requests in flight at a time.
+        requests: The requests received so far, in order.
+        most_at_once: Largest number of requests in flight at a time.
     """
 
     def __init__(self, answers: Iterable[Reply] | Answering, port: int = 0) -> None:
@@ -80,21 +80,21 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        """The ``base_url`` to give to clients, ending in ``/v1``. Only valid inside ``with``."""
+        """Address for clients, ending in ``/v1``. Only valid inside ``with``."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property
     def count(self) -> int:
-        """The number of requests."""
+        """Number of requests received so far."""
         return len(self.requests)
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
+        """Number of open connections."""
         return len(self._connections)
 
     def assert_complete(self) -> None:
-        """Check that all replies were used.
+        """Check that each reply was used.
 
         Raises:
             AssertionError: Some were not.
@@ -158,21 +158,21 @@ class ModelServer:
             self._in_flight -= 1
 
     async def _read_request(self, reader: asyncio.StreamReader) -> ServedRequest | None:
-        line = (await reader.readline()).decode("latin-1").split()
-        if len(line) < 2:
+        request_line = (await reader.readline()).decode("latin-1").split()
+        if len(request_line) < 2:
             return None
         headers: dict[str, str] = {}
         while header := (await reader.readline()).decode("latin-1").strip():
             name, _, value = header.partition(":")
             headers[name.lower()] = value.strip()
         content = await reader.readexactly(int(headers.get("content-length", 0)))
-        request = ServedRequest(len(self.requests), line[1], headers, json.loads(content or b"{}"))
+        request = ServedRequest(len(self.requests), request_line[1], headers, json.loads(content or b"{}"))
         self.requests.append(request)
         return request
 
 
 class _Script:
-    """Replies, each used once."""
+    """Returns replies in order, each once; after the last, a reply with status 500."""
 
     def __init__(self, answers: Iterable[Reply]) -> None:
         self._remaining_replies = list(answers)
@@ -188,10 +188,10 @@ class _Script:
 
 
 def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
-    """Return the response in HTTP/1.1."""
+    """Encode a reply to a request as an HTTP/1.1 response, in the form of the interface that was called."""
     model = str(request.body.get("model", ""))
     number = request.number
-    of_responses = request.path.endswith("/responses")
+    is_responses_interface = request.path.endswith("/responses")
     kind = "application/json"
     if reply.body is not None:
         content = reply.body if isinstance(reply.body, bytes) else reply.body.encode()
@@ -199,10 +199,12 @@ def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
         content = json.dumps(replies.error_body(reply)).encode()
     elif request.body.get("stream"):
         kind = "text/event-stream"
-        make = replies.response_events if of_responses else replies.completion_chunks
-        content = b"".join(map(_sse_event, enumerate(make(reply, model, number)))) + b"data: [DONE]\n\n"
+        make_chunks = replies.response_events if is_responses_interface else replies.completion_chunks
+        content = (
+            b"".join(map(_sse_event, enumerate(make_chunks(reply, model, number)))) + b"data: [DONE]\n\n"
+        )
     else:
-        make_body = replies.response_body if of_responses else replies.completion_body
+        make_body = replies.response_body if is_responses_interface else replies.completion_body
         content = json.dumps(make_body(reply, model, number)).encode()
     headers = {"content-type": kind, "content-length": str(len(content)), **reply.headers}
     if reply.retry_after is not None:

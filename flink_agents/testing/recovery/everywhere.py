@@ -49,7 +49,12 @@ Deliver = Callable[[], None]
 
 @dataclass
 class _Appended:
-    """The appends and commits of an execution without a crash."""
+    """The appends and commits of an execution without a crash.
+
+    Attributes:
+        appends: Journal, records and fault of each append.
+        commits: Number of commits.
+    """
 
     appends: list[tuple[JournalKey, tuple[Record, ...], Fault | None]] = field(default_factory=list)
     commits: int = 0
@@ -60,7 +65,7 @@ class Crashes:
 
     Args:
         harness: The harness that executes the steps.
-        points: What counts them, and crashes.
+        points: Counts appends and commits, and lets the harness crash.
     """
 
     def __init__(self, harness: Restarts, points: CrashPoints) -> None:
@@ -75,57 +80,64 @@ class Crashes:
     def explore_crashes(
         self, act: Deliver, resume: Callable[[int], None], again: Deliver, ordered: bool
     ) -> None:
-        """Execute a step once without a crash, and then again with each crash.
+        """Execute a step without a crash, and then again with a crash at each append and commit.
 
         Args:
-            act: Executes the step from its start to its end.
-            resume: Executes the rest of the step, after a given number of inputs were read.
-            again: Executes the step from its start after a crash.
+            act: Executes the step to its end.
+            resume: Executes the part of it after a number of inputs, to its end.
+            again: Executes the step to its end after a crash.
             ordered: True if outputs have to come in the same order.
 
         Raises:
-            RecoveryMismatchError: A crash made a difference.
+            RecoveryMismatchError: A crash makes a difference.
         """
         harness = self._harness
         self._points.delivery_count = 0
         self._points.outputs = []
         initial_moment = self._save_moment()
         records = self._journals()
-        first = len(self._points.faults.appends)
+        first_append = len(self._points.faults.appends)
         self._past = self._stored_calls() if self._points.outside.has_answers else Counter()
         self._begin_step(initial_moment)
         self._points.outside.ordered = ordered
         act()
         self._points.outside.end_recording(any(action.timeout is not None for action in harness.plan.actions))
         expected = HarnessOutcome.from_harness(harness.checkpoint().keys, harness.codec, self._points.outputs)
-        after = self._save_moment()
-        done = _Appended(self._points.faults.appends[first:], self._points.count)
-        self._end_time = after.copies["time"]
+        final_moment = self._save_moment()
+        appended = _Appended(self._points.faults.appends[first_append:], self._points.count)
+        self._end_time = final_moment.copies["time"]
         # The operator without a crash continues after this; others take its place meanwhile.
-        aside = harness.set_aside()
+        crash_free_operator = harness.set_aside()
         place = self._points.place
         faults = self._points.faults
-        self._parallelism = len(aside[0])
+        self._parallelism = len(crash_free_operator[0])
         try:
-            for crash in _crash_points(done):
+            for crash in _crash_points(appended):
                 self._restore_moment(initial_moment, records, crash)
                 stored = self._until_crash(crash, act, resume, again)
                 outcome = HarnessOutcome.from_harness(
                     harness.checkpoint().keys, harness.codec, self._points.outputs
                 )
-                self._compare_outcomes(crash, done, expected, outcome, stored, ordered, initial_moment)
+                self._compare_outcomes(crash, appended, expected, outcome, stored, ordered, initial_moment)
         finally:
             self._points.crash = None
             self._points.place = place
             self._points.faults = faults
-            harness.take_back(aside, after.copies)
-            self._begin_step(after)
+            harness.take_back(crash_free_operator, final_moment.copies)
+            self._begin_step(final_moment)
             self._points.outside.go_on(forget=not harness.busy)
 
     def _until_crash(
         self, crash: Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
     ) -> Counter[MadeCall]:
-        """Execute up to a crash, and from the checkpoint before it to the end; return the outcome."""
+        """Execute a step up to a crash, and from the checkpoint before it to the end.
+
+        Returns:
+            The calls with stored records at the crash, and how often each is stored.
+
+        Raises:
+            RecoveryMismatchError: The second part fails, or the first one without a crash.
+        """
         previous_moment = self._previous_moment
         try:
             self._points.outside.repeat_answers(self._past)
@@ -159,7 +171,7 @@ class Crashes:
         return stored
 
     def _stored_calls(self) -> Counter[MadeCall]:
-        """Return the calls among all stored records."""
+        """Count the durable calls among all stored records."""
         return self._points.outside.stored_among(
             (journal, records)
             for journal, records, fault in self._points.faults.appends
@@ -167,7 +179,7 @@ class Crashes:
         )
 
     def _restore_moment(self, moment: HarnessMoment, journals: Any, crash: Crash) -> None:
-        """Return to a moment, with the records of that moment."""
+        """Return to a moment, with the journals of that moment, and set the crash to come."""
         place = MemoryPlace()
         place.store_id = self._points.place.store_id
         place.journals = copy.deepcopy(journals)
@@ -212,6 +224,11 @@ class Crashes:
         ordered: bool,
         moment: HarnessMoment,
     ) -> None:
+        """Compare an execution with a crash to the one without.
+
+        Raises:
+            RecoveryMismatchError: They differ, or a call with a stored record was repeated.
+        """
         where = _describe_crash(crash, done)
         repeated = self._points.outside.repeated_functions(stored) if crash.died else []
         if repeated:
@@ -223,10 +240,15 @@ class Crashes:
                 expected="a call with a stored record is not repeated",
                 found=f"{repeated[0]} was called again",
             )
-        differs = first_difference(expected, actual_outcome, ordered)
-        if differs is not None:
+        difference = first_difference(expected, actual_outcome, ordered)
+        if difference is not None:
             raise _mismatch_error(
-                moment, where, differs.what, differs.key, expected=differs.expected, found=differs.found
+                moment,
+                where,
+                difference.what,
+                difference.key,
+                expected=difference.expected,
+                found=difference.found,
             )
 
     def _failed_error(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
@@ -269,11 +291,11 @@ def _mismatch_error(
     state = moment.snapshot.keys.get(key) if key is not None else None
     head = state.head if state is not None else None
     number = Head.unpack(head).next_seq if head is not None else 0
-    named = decode_key(key) if key is not None else None
-    of = f"key {named!r}, from sequence {number} on: " if key is not None else ""
+    key_value = decode_key(key) if key is not None else None
+    key_part = f"key {key_value!r}, from sequence {number} on: " if key is not None else ""
     return RecoveryMismatchError(
-        f"{of}a crash {where} makes a difference: {what}",
-        key=named,
+        f"{key_part}a crash {where} makes a difference: {what}",
+        key=key_value,
         sequence_number=number,
         crash_point=where,
         difference=what,

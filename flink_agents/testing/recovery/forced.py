@@ -19,7 +19,7 @@ WORDS = (REPLAY, RESTART, CRASH)
 
 
 def forced_conditions() -> frozenset[str]:
-    """Return the words of the variable.
+    """Return the words in the variable ``FLINK_AGENTS_TEST_MODE``.
 
     Raises:
         OptionError: A word is unknown.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,14 @@ LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "er
 
 @dataclass
 class HarnessOutcome:
-    """The outputs of an operator, and the content of its state.
+    """The outcome of an execution of a harness, for a comparison with another one.
 
     Attributes:
-        left: The outputs, by name and key: the order among keys is not guaranteed.
+        left: The outputs by name of the output and key: the order among keys is not guaranteed.
         memory: Encoded short-term memory by key and path.
         runs: Number of committed runs by key.
-        delayed: Times and bytes of delayed events, by key.
+        delayed: Time and bytes of each delayed event, by key.
+        codec: Decodes the memory.
     """
 
     left: dict[tuple[str, str], list[Any]]
@@ -46,8 +48,8 @@ class HarnessOutcome:
 
         Args:
             keys: The state of each key.
-            codec: Encodes the values in it.
-            outputs: Its outputs: name of the output, canonical string of the key, value.
+            codec: Decodes the memory.
+            outputs: Each output: name of the output, canonical text of the key, value.
         """
         lists: dict[tuple[str, str], list[Any]] = {}
         for what, key, value in outputs:
@@ -65,13 +67,13 @@ class HarnessOutcome:
 
 @dataclass
 class Difference:
-    """A difference of two executions.
+    """A difference between the outcomes of two executions.
 
     Attributes:
-        what: A word or two for what differs.
-        key: Canonical string of the key; None if it is not known.
-        expected: The value of the execution without a crash.
-        found: The value of the other one.
+        what: What differs, in a word or two.
+        key: Canonical text of the key; None if it is not known.
+        expected: Its value in the execution without a crash, as text.
+        found: Its value in the other execution, as text.
     """
 
     what: str
@@ -83,38 +85,60 @@ class Difference:
 def first_difference(
     expected: HarnessOutcome, actual_outcome: HarnessOutcome, ordered: bool = True
 ) -> Difference | None:
-    """Return the first difference, or None.
+    """Return the first difference between two outcomes, or None.
 
     Args:
         expected: The outcome of the execution without a crash.
         actual_outcome: The outcome of the other execution.
-        ordered: True if values have to leave in the same order.
+        ordered: True if the values of an output have to be in the same order.
     """
+    differences = itertools.chain(
+        _output_differences(expected, actual_outcome, ordered),
+        _memory_differences(expected, actual_outcome),
+        _run_differences(expected, actual_outcome),
+        _delayed_differences(expected, actual_outcome),
+    )
+    return next(differences, None)
+
+
+def _output_differences(
+    expected: HarnessOutcome, actual_outcome: HarnessOutcome, ordered: bool
+) -> Iterator[Difference]:
+    are_same = _same_list if ordered else _same_values
     for what, key in sorted({*expected.left, *actual_outcome.left}):
         expected_values = expected.left.get((what, key), [])
         actual_values = actual_outcome.left.get((what, key), [])
-        if not (
-            _same_list(expected_values, actual_values)
-            if ordered
-            else _same_values(expected_values, actual_values)
-        ):
-            return Difference(what, key, _value_text(expected_values), _value_text(actual_values))
-    for key_text in sorted({*expected.memory, *actual_outcome.memory}):
-        one_memory = expected.memory.get(key_text, {})
-        other_memory = actual_outcome.memory.get(key_text, {})
-        if one_memory != other_memory:
-            decoded = _memory_values(expected.codec, one_memory), _memory_values(expected.codec, other_memory)
-            if not _is_same(*decoded):
-                return Difference("memory", key_text, _value_text(decoded[0]), _value_text(decoded[1]))
-    for key_text in sorted({*expected.runs, *actual_outcome.runs}):
-        if expected.runs.get(key_text, 0) != actual_outcome.runs.get(key_text, 0):
-            counts = f"{expected.runs.get(key_text, 0)} runs", f"{actual_outcome.runs.get(key_text, 0)} runs"
-            return Difference("number of runs", key_text, *counts)
-    for key_text in sorted({*expected.delayed, *actual_outcome.delayed}):
-        later = sorted(expected.delayed.get(key_text, [])), sorted(actual_outcome.delayed.get(key_text, []))
-        if later[0] != later[1]:
-            return Difference("delayed events", key_text, _value_text(later[0]), _value_text(later[1]))
-    return None
+        if not are_same(expected_values, actual_values):
+            yield Difference(what, key, _value_text(expected_values), _value_text(actual_values))
+
+
+def _memory_differences(expected: HarnessOutcome, actual_outcome: HarnessOutcome) -> Iterator[Difference]:
+    for key in sorted({*expected.memory, *actual_outcome.memory}):
+        expected_memory = expected.memory.get(key, {})
+        actual_memory = actual_outcome.memory.get(key, {})
+        if expected_memory == actual_memory:
+            continue
+        # Equal values can have different bytes.
+        expected_values = _memory_values(expected.codec, expected_memory)
+        actual_values = _memory_values(expected.codec, actual_memory)
+        if not _is_same(expected_values, actual_values):
+            yield Difference("memory", key, _value_text(expected_values), _value_text(actual_values))
+
+
+def _run_differences(expected: HarnessOutcome, actual_outcome: HarnessOutcome) -> Iterator[Difference]:
+    for key in sorted({*expected.runs, *actual_outcome.runs}):
+        expected_count = expected.runs.get(key, 0)
+        actual_count = actual_outcome.runs.get(key, 0)
+        if expected_count != actual_count:
+            yield Difference("number of runs", key, f"{expected_count} runs", f"{actual_count} runs")
+
+
+def _delayed_differences(expected: HarnessOutcome, actual_outcome: HarnessOutcome) -> Iterator[Difference]:
+    for key in sorted({*expected.delayed, *actual_outcome.delayed}):
+        expected_events = sorted(expected.delayed.get(key, []))
+        actual_events = sorted(actual_outcome.delayed.get(key, []))
+        if expected_events != actual_events:
+            yield Difference("delayed events", key, _value_text(expected_events), _value_text(actual_events))
 
 
 def _memory_values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
@@ -128,13 +152,13 @@ def _same_list(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> 
 def _same_values(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:
     remaining_values = list(actual_values)
     for value in expected_values:
-        at = next(
+        index = next(
             (number for number, other_value in enumerate(remaining_values) if _is_same(value, other_value)),
             None,
         )
-        if at is None:
+        if index is None:
             return False
-        del remaining_values[at]
+        del remaining_values[index]
     return not remaining_values
 
 

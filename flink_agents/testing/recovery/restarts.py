@@ -21,13 +21,16 @@ Reorder = int | Callable[[list[Any]], Sequence[Any]]
 
 
 def reorder_inputs(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
-    """Return the inputs in the order in which they return.
+    """Return inputs in the order in which they come again after a restore.
 
-    With a seed, any order is possible: as if each input came from its own source. ``record_of`` makes the
-    argument for a function.
+    Args:
+        inputs: The inputs in their original order.
+        reorder: None for that order. A seed for any order, as if each input had its own source. Or a function
+            that returns the inputs in another order.
+        record_of: Returns what that function gets for an input.
 
     Raises:
-        AgentConfigurationError: The function does not return the same inputs.
+        AgentConfigurationError: The function returns other inputs than it got.
     """
     input_list = list(inputs)
     if reorder is None:
@@ -44,10 +47,10 @@ def reorder_inputs(inputs: Sequence[T], reorder: Reorder | None, record_of: Call
             found=repr(reordered_records)[:300],
             fix="return a permutation of the list: lambda inputs: inputs[::-1]",
         )
-    at: dict[int, list[T]] = {}
+    inputs_by_record: dict[int, list[T]] = {}
     for record, matching_input in zip(records, input_list, strict=True):
-        at.setdefault(id(record), []).append(matching_input)
-    return [at[id(record)].pop(0) for record in reordered_records]
+        inputs_by_record.setdefault(id(record), []).append(matching_input)
+    return [inputs_by_record[id(record)].pop(0) for record in reordered_records]
 
 
 class Restarts(WaitsShown, Records):
@@ -59,7 +62,7 @@ class Restarts(WaitsShown, Records):
     _meters: MetricSums
 
     def close(self) -> None:
-        """End the operator."""
+        """End the operator, and wait for its threads."""
         self._end_subtasks(wait=True)
 
     def _end_subtasks(self, wait: bool) -> None:
@@ -68,7 +71,7 @@ class Restarts(WaitsShown, Records):
         self._subtasks = []
 
     def checkpoint(self) -> Snapshot:
-        """Take a checkpoint like :meth:`snapshot`, but record no inputs from it on."""
+        """Take a checkpoint like :meth:`snapshot`, without keeping the inputs that follow."""
         keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
         side = {tag: len(values) for tag, values in self._side.items()}
         inputs = len(self._inputs or ())
@@ -76,7 +79,7 @@ class Restarts(WaitsShown, Records):
         return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs, journals=journals)
 
     def copy_outside_state(self) -> dict[str, Any]:
-        """Return copies of everything outside of state: outputs, clock and watermark."""
+        """Return copies of what is not in the state of keys: outputs, clock and watermark, by name."""
         side = {tag: list(values) for tag, values in self._side.items()}
         return {
             "outputs": list(self.outputs),
@@ -89,14 +92,14 @@ class Restarts(WaitsShown, Records):
         }
 
     def return_to(self, snapshot: Snapshot, kept_values: Mapping[str, Any], parallelism: int) -> None:
-        """Start a new operator from ``snapshot``, with :meth:`copy_outside_state` as it was."""
+        """Start an operator from ``snapshot``, with the outputs, clock and watermark in ``kept_values``."""
         self.close()
         self._meters = MetricSums()
         self._restore_copies(kept_values)
         self._start_operator(parallelism, snapshot)
 
     def set_aside(self) -> tuple[list[HarnessSubtask], MetricSums]:
-        """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
+        """Remove the operator without ending it, and return it for :meth:`take_back`."""
         aside = self._subtasks, self._meters
         self._subtasks = []
         return aside
@@ -104,14 +107,14 @@ class Restarts(WaitsShown, Records):
     def take_back(
         self, aside: tuple[list[HarnessSubtask], MetricSums], kept_values: Mapping[str, Any]
     ) -> None:
-        """Continue with an operator that was set aside, and with :meth:`copy_outside_state` as it was."""
+        """End the present operator, and continue with one that was set aside, and with ``kept_values``."""
         self.close()
         self._subtasks, self._meters = aside
         self._restore_copies(kept_values)
 
     @property
     def busy(self) -> bool:
-        """True if any key has uncommitted work."""
+        """True if any key has work that is not committed."""
         return any(subtask.processor.actors for subtask in self._subtasks)
 
     def _restore_copies(self, kept_values: Mapping[str, Any]) -> None:

@@ -46,4 +46,4 @@ __all__ = ["ActionStateStoreSuite", "Stores"]
 class ActionStateStoreSuite(
     ContentCases, PruningCases, RemovalCases, ForgettingCases, OwnershipCases, LifecycleCases, PowerLossCases
 ):
-    """All cases; see the module."""
+    """All cases for a store of durable execution; the module describes its use."""

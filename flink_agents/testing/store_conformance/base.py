@@ -21,8 +21,8 @@ class Stores:
     """The stores of one test; all of them share their records.
 
     Args:
-        make: Makes a store that is not open.
-        directory: The directory of their files, and of nothing else; None if they have none.
+        make: Creates a store that is not open.
+        directory: The directory with nothing but their files; None if they have none.
     """
 
     def __init__(self, make: Callable[[], ActionStateStore], directory: Path | None = None) -> None:
@@ -36,15 +36,15 @@ class Stores:
         """Return a store, opened by a new owner, as a new attempt of a subtask does.
 
         Args:
-            subtask: The owner's subtask.
+            subtask: Number of the owner's subtask.
             parallelism: The number of subtasks.
-            job_id: Identity of the owner's job.
-            group: The group of owners; only one job at a time may have it.
+            job_id: Flink's id of the owner's job.
+            group: Group of the owner, which only one job at a time can have.
         """
         return await self.open_for(Owner.create(job_id, group, subtask, parallelism))
 
     async def open_for(self, owner: Owner | None) -> ActionStateStore:
-        """Return a store opened by ``owner``."""
+        """Create a store, open it for ``owner``, and return it; None opens it for reading."""
         store = self.make()
         self._opened.append(store)
         await store.open(owner)
@@ -52,14 +52,14 @@ class Stores:
         return store
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all stores."""
         for store in self._opened:
             await store.close()
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of all files by path, as a loss of power would leave them now.
+        """Return the content of all files by path, as a loss of power now would leave them.
 
-        The case that needs it is skipped if the suite does not name their directory.
+        Skips the test if the suite does not name the directory of its files.
         """
         if self._directory is None:
             pytest.skip("the suite does not name the directory of a store's files")
@@ -67,7 +67,7 @@ class Stores:
         return {path.relative_to(self._directory).as_posix(): path.read_bytes() for path in paths}
 
     async def restore(self, files: Mapping[str, bytes]) -> None:
-        """Close all stores, and leave nothing but these files."""
+        """Close all stores, and replace all files by the given ones."""
         assert self._directory is not None
         await self.close()
         self._opened.clear()
@@ -80,13 +80,13 @@ class Stores:
 
 
 class SuiteBase:
-    """The fixtures of a suite.
+    """The fixtures and limits of a suite.
 
     Attributes:
-        deadline_seconds: Timeout of a case, in seconds.
-        removals: Number of journals of which the fixture's stores remember that all records were pruned; None
-            if that is all of them, or more than a case should create. If your store has an option for this,
-            set a small number here, such as 20.
+        deadline_seconds: Timeout of a case in seconds.
+        removals: Number of fully pruned journals that the fixture's stores remember. None: all of them, or
+            more than a case should create. If your store has an option for it, set a small number here, such
+            as 20.
     """
 
     deadline_seconds = 180.0
@@ -94,20 +94,20 @@ class SuiteBase:
 
     @pytest.fixture
     def make_store(self) -> Callable[[], ActionStateStore]:
-        """Return a function that makes a store; each suite has its own."""
+        """Return a function that creates a store that is not open; each suite overrides this fixture."""
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
     def store_files(self) -> Path | None:
-        """Return the directory of the stores' files, and of nothing else; None if they are not local files.
+        """Return the directory that has nothing but the files of the stores; None if they have none.
 
-        If a suite does not override this, the cases about a loss of power are skipped.
+        If a suite does not override this fixture, the cases about a loss of power are skipped.
         """
         return None
 
     @pytest.fixture
     def stores(self, make_store: Callable[[], ActionStateStore], store_files: Path | None) -> Stores:
-        """Yield the stores of a test."""
+        """Provide the stores of a test."""
         return Stores(make_store, store_files)
 
     async def kill(self, store: ActionStateStore) -> None:
@@ -143,17 +143,17 @@ def record(
     kind: RecordKind = RecordKind.CALL,
     step: str = "step",
 ) -> Record:
-    """Return a record; each argument has a default."""
+    """Return a record for a test."""
     return Record(kind, seq, step, index, data)
 
 
 def indexes(records: Sequence[Record]) -> list[int]:
-    """Return the indexes of records, which identify them in a test."""
+    """Return the indexes of records, by which tests tell records apart."""
     return [stored_record.index for stored_record in records]
 
 
 async def outcome(appending: Coroutine[Any, Any, None]) -> BaseException | None:
-    """Return the error of an append, or None."""
+    """Await an append, and return its error; None if it succeeded."""
     try:
         await appending
     except Exception as error:

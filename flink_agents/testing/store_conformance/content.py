@@ -43,7 +43,7 @@ _ODD_TEXTS += [
 
 
 async def _one_record_each(stores: Stores, journals: Sequence[JournalKey]) -> None:
-    """Check that each journal has its own record, in the store that wrote it and in the next one."""
+    """Check that each of several journals keeps its own record, also in a store that is opened later."""
     store = await stores.open()
     for number, journal in enumerate(journals):
         await store.append(journal, [record(index=number)])
@@ -53,7 +53,7 @@ async def _one_record_each(stores: Stores, journals: Sequence[JournalKey]) -> No
 
 
 class ContentCases(SuiteBase):
-    """Cases about the content of a store."""
+    """Cases: journals are separate, and records are stored as they are, in order."""
 
     @case
     async def test_each_key_has_its_own_journal(self, stores: Stores) -> None:

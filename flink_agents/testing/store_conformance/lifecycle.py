@@ -61,7 +61,7 @@ async def _refuses_all(store: ActionStateStore) -> None:
 
 
 class LifecycleCases(SuiteBase):
-    """Cases about a store's life."""
+    """Cases: a store is opened, closed, cancelled and listed, and its markers find all records."""
 
     @case
     async def test_what_is_kept_of_a_plan_stays(self, stores: Stores) -> None:

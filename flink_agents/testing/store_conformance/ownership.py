@@ -36,7 +36,7 @@ async def _may_append(store: ActionStateStore) -> bool:
 
 
 class OwnershipCases(SuiteBase):
-    """Cases about who may append."""
+    """Cases: only the present owners of a job may append."""
 
     @case
     async def test_an_attempt_ends_its_predecessor(self, stores: Stores) -> None:

@@ -32,8 +32,9 @@ def tear_files(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) 
     """Yield the files that a loss of power can leave between two copies.
 
     Args:
-        previous_files: The files before a write.
-        after: The same afterwards. Files that only grew were written in part: the rest is missing, or zeros.
+        previous_files: Content of the files before a write, by path.
+        after: Content after it. Files that only grew may have a part of the new bytes: the rest is missing or
+            zeros.
     """
     grown = {
         name: len(previous_files.get(name, b""))
@@ -53,7 +54,7 @@ def tear_files(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) 
 
 
 class PowerLossCases(SuiteBase):
-    """Cases about a loss of power."""
+    """Cases: a loss of power loses no acknowledged append."""
 
     @case
     async def test_acknowledged_records_survive_a_loss_of_power(self, stores: Stores) -> None:

@@ -26,7 +26,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> ActionStateStore:
-    """Return a store in which each journal has some runs of two records."""
+    """Return an open store in which each journal has ``runs`` runs of two records."""
     store = await stores.open()
     for journal in journals or (JOURNAL,):
         for seq in range(runs):
@@ -35,7 +35,7 @@ async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> Ac
 
 
 class PruningCases(SuiteBase):
-    """Cases about records that are no longer needed."""
+    """Cases: pruned runs are gone for good, and all others stay."""
 
     @case
     async def test_runs_up_to_the_given_one_go(self, stores: Stores) -> None:
@@ -172,7 +172,7 @@ def _journal_keys(number: int, prefix: str = "i") -> list[JournalKey]:
 
 
 async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Return the results of some calls, a few of which are in flight at a time."""
+    """Await calls, a few at a time, and return their results in order."""
     results: list[Any] = []
     for start in range(0, len(calls), AT_ONCE):
         results += await asyncio.gather(*calls[start : start + AT_ONCE])
@@ -180,13 +180,13 @@ async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 
 async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> None:
-    """Append to journals, and prune everything again."""
+    """Append a record to each journal, and prune it."""
     await _in_turn([store.append(journal, [record(0)]) for journal in journals])
     await _in_turn([store.prune(journal, 0) for journal in journals])
 
 
 class RemovalCases(SuiteBase):
-    """Cases about fully pruned journals."""
+    """Cases: the last fully pruned journals are remembered."""
 
     def _removal_count(self) -> int:
         return MANY if self.removals is None else self.removals
@@ -269,7 +269,7 @@ class RemovalCases(SuiteBase):
             await self._at_random(stores, random.Random(seed), f"job-{seed}")
 
     async def _at_random(self, stores: Stores, chance: random.Random, job: str) -> None:
-        """Compare the store with a model, with many operations in flight at a time."""
+        """Compare the store with a model in memory, after many random operations, a few at a time."""
         store = await stores.open()
         journals = [JournalKey(job, f"i{index}") for index in range(max(4, self._removal_count() // 2))]
         runs: dict[JournalKey, list[int]] = {journal: [] for journal in journals}
@@ -305,7 +305,7 @@ PAGES = 1200
 
 
 async def _has_no_trace(store: ActionStateStore, journal: JournalKey) -> bool:
-    """Return True if there is no trace of the journal."""
+    """Return True if the store neither lists the journal nor has records or a removal of it."""
     return (
         await store.scan(journal) == []
         and await store.read(journal, 0) == []
@@ -315,7 +315,7 @@ async def _has_no_trace(store: ActionStateStore, journal: JournalKey) -> bool:
 
 
 class ForgettingCases(SuiteBase):
-    """Cases about deleting the journals of a job."""
+    """Cases: the journals of a job are deleted, and only these."""
 
     @case
     async def test_a_forgotten_journal_is_unknown(self, stores: Stores) -> None:

@@ -34,11 +34,11 @@ Shipped = TypeVar("Shipped")
 
 
 class Builder(Driver):
-    """Builds the parts of :class:`Driver`. A base class of ``OperatorHarness``.
+    """Creates the subtasks that :class:`Driver` drives. A base class of ``OperatorHarness``.
 
     Attributes:
-        plan: The agent's plan.
-        current_watermark: The watermark of the input in milliseconds.
+        plan: Plan of the agent.
+        current_watermark: Watermark of the input, in milliseconds.
     """
 
     plan: AgentPlan
@@ -54,7 +54,7 @@ class Builder(Driver):
     _pauses: Pauses
 
     def _start_operator(self, parallelism: int, snapshot: Snapshot | None = None) -> None:
-        """Start a new operator, from a checkpoint if there is one."""
+        """Start an operator with ``parallelism`` subtasks, with the state of a checkpoint if there is one."""
         journals = snapshot.journals if snapshot is not None else ()
         self._subtasks = [
             self._start_subtask(number, parallelism, OperatorState.of_subtask(number, parallelism, journals))
@@ -102,7 +102,7 @@ class Builder(Driver):
         return HarnessSubtask(subtask.processor, heartbeat, backend, subtask.shared, due)
 
     def _ship_value(self, value: Shipped) -> Shipped:
-        """Return the form of a value that workers get.
+        """Return a copy of a value as workers get it: pickled and unpickled.
 
         Raises:
             UnshippableCodeError: A part of it cannot be pickled.
@@ -118,7 +118,7 @@ class Builder(Driver):
             raise
 
     def _create_host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
-        """Return the environment that a subtask runs in."""
+        """Return the environment of a subtask: fakes of what Flink provides."""
         return OperatorHost(
             job_id=self._job_id,
             subtask=number,

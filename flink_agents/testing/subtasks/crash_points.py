@@ -20,7 +20,7 @@ EVERYWHERE = "everywhere"
 
 
 class Died(Exception):
-    """The operator crashes here."""
+    """Raised where the operator of a harness crashes."""
 
 
 Progress = tuple[int, int, int, tuple[ListedRun, ...], int | None, int | None]
@@ -31,14 +31,14 @@ _NOTHING: Progress = (0, 0, 0, (), None, None)
 
 @dataclass
 class Crash:
-    """The point at which the operator crashes.
+    """A point at which the operator of a harness crashes.
 
     Attributes:
-        append: Number of the append during which it crashes; None if it crashes at a commit.
-        stored: True if it crashes after that append, or commit, is stored; False for before.
-        commit: Number of the commit at which it crashes; None if it crashes during an append.
-        checkpoint: The checkpoint after the commit, once it was taken.
-        died: True if it has crashed.
+        append: Number of the append at which it crashes; None to crash at a commit.
+        stored: True to crash after the append or commit is stored, False for before.
+        commit: Number of the commit at which it crashes; None to crash at an append.
+        checkpoint: The state after the commit, once it was saved; None before.
+        died: True once it has crashed.
     """
 
     append: int | None = None
@@ -48,7 +48,7 @@ class Crash:
     died: bool = False
 
     def fault(self, number: int) -> Fault | None:
-        """Return the fault of the append with that number."""
+        """Return the fault with which the append ``number`` fails; None if it succeeds."""
         if number != self.append:
             return None
         self.died = True
@@ -57,7 +57,14 @@ class Crash:
 
 @dataclass
 class HarnessMoment:
-    """The state of a harness at one moment, the number of inputs it had taken, and its outputs so far."""
+    """All that a harness has at one moment.
+
+    Attributes:
+        snapshot: The state of its keys.
+        copies: Outputs, clock and watermark; see ``copy_outside_state``.
+        delivery_count: Number of inputs delivered so far.
+        outputs: Emitted values so far: name of the output, canonical text of the key, value.
+    """
 
     snapshot: Snapshot
     copies: dict[str, Any]
@@ -72,15 +79,15 @@ class CrashPoints:
         codec: Encodes the arguments of durable calls.
 
     Attributes:
-        outside: Executes the functions of durable calls.
-        place: The records.
-        faults: The faults of appends.
+        outside: Executes the functions of durable calls, or repeats their answers.
+        place: Holds the records.
+        faults: Chooses the appends that fail.
         crash: Where the harness crashes; None if it does not.
-        heads: What of each key's head a commit changed last.
-        count: The number of commits.
-        delivery_count: The number of inputs.
-        outputs: Each emitted value: name of the output, canonical string of the key, value.
-        moment: Takes a checkpoint.
+        heads: Last committed progress of each key, by :func:`progress_of`.
+        count: Number of commits so far.
+        delivery_count: Number of delivered inputs so far.
+        outputs: Each emitted value: name of the output, canonical text of the key, value.
+        moment: Saves the state of the harness.
     """
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -95,15 +102,15 @@ class CrashPoints:
         self.moment: Callable[[], HarnessMoment]
 
     def create_store(self) -> Any:
-        """Return a store for one attempt of one subtask."""
+        """Create the store of one attempt of one subtask, whose appends can fail."""
         return self.faults.store()
 
     def count_delivery(self) -> None:
-        """Record that an input was delivered."""
+        """Count a delivered input."""
         self.delivery_count += 1
 
     def note_commit(self, key: str, packed: bytes | None) -> None:
-        """Note a commit, before any output leaves.
+        """Count a commit, before its outputs leave; ``packed`` is the new head of the key.
 
         Raises:
             Died: The operator crashes before this commit.
@@ -121,7 +128,7 @@ class CrashPoints:
             raise Died
 
     def next_fault(self, number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """Return the fault of an append."""
+        """Return the fault of the append with a number, by the present crash; None if it succeeds."""
         fault = self.crash.fault(number) if self.crash is not None else None
         if fault is not None:
             self.outside.release_answers()
@@ -132,7 +139,7 @@ class CrashPoints:
         self.outputs.append((what, key, value))
 
     def note_outputs_left(self) -> None:
-        """Note that all outputs of an emission have left.
+        """Note that all outputs of a commit have left, and save the state if the crash is here.
 
         Raises:
             Died: The operator crashes after this commit.
@@ -146,7 +153,7 @@ class CrashPoints:
 
 
 def progress_of(packed: bytes | None) -> Progress:
-    """Return the values of a head that a commit changes."""
+    """Return those fields of a packed head that a commit changes; None stands for a key without a head."""
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
@@ -161,9 +168,9 @@ def crash_points(
 
     Args:
         codec: Encodes the arguments of durable calls.
-        crash: The test's argument: ``"everywhere"``, None, or an empty string if it is not given.
+        crash: Argument of the test: ``"everywhere"``; None for no crash; empty if it is not given.
         has_own_store: True if the test or an option names a store.
-        forced: True if the environment asks for it and the test does not say.
+        forced: True if the environment asks for crashes.
 
     Raises:
         AgentConfigurationError: The harness cannot crash in that way.

@@ -32,7 +32,7 @@ from flink_agents.testing.subtasks.hangs import check_hang, hang_error
 
 
 def output_taker(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
-    """Return the function that takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
+    """Return a function that emits the outputs of a heartbeat; it refers to ``driver`` weakly."""
     reference = weakref.ref(driver)
 
     def emit_outputs(emission: Emission) -> None:
@@ -45,7 +45,15 @@ def output_taker(driver: Driver, backend: FakeBackend) -> Callable[[Emission], N
 
 @dataclass
 class HarnessSubtask:
-    """One subtask: the operator's core, its timer, its state, and what its runs share."""
+    """One subtask of the operator of a harness.
+
+    Attributes:
+        processor: The operator's core.
+        heartbeat: Its timer for all keys.
+        backend: The fake of Flink's state and timers.
+        shared: What its runs share.
+        due: Finds the keys whose timers the harness fires before their time.
+    """
 
     processor: AgentProcessor
     heartbeat: Heartbeat
@@ -55,7 +63,7 @@ class HarnessSubtask:
 
 
 def _fix_of(error: Exception) -> str:
-    """Return the fix for a value that cannot be pickled: live objects never can, whatever their class."""
+    """Return the fix for a value that cannot be pickled, by the exception of ``pickle``."""
     if "'coroutine'" in str(error):
         return AWAIT_IT
     if isinstance(error, TypeError):
@@ -64,10 +72,16 @@ def _fix_of(error: Exception) -> str:
 
 
 def wait_for_progress(loop: AgentLoop, seen: int, seconds: float, clock: Clock) -> None:
-    """Wait until the ``progress`` of a loop is greater than ``seen``.
+    """Wait until a loop has made progress.
+
+    Args:
+        loop: The agent loop.
+        seen: Value of its ``progress`` to exceed.
+        seconds: Timeout in real seconds.
+        clock: The clock of the harness.
 
     Raises:
-        HarnessHangError: It is not in time, or never will be.
+        HarnessHangError: It made none in time, or nothing can end what its runs wait for.
     """
     remaining = seconds
     while not loop.wait_for_progress(seen, min(remaining, FLINK_SLICE_SECONDS)):
@@ -79,13 +93,13 @@ def wait_for_progress(loop: AgentLoop, seen: int, seconds: float, clock: Clock) 
 
 
 class Driver:
-    """The subtasks of one operator, and their outputs. A base class of ``OperatorHarness``.
+    """Drives the subtasks of one operator, and collects their outputs. A base class of ``OperatorHarness``.
 
     Attributes:
         outputs: All values of the main output, in order.
-        timestamps: The timestamp of each of them, or None; only if event time is held.
-        lows: The output watermark of the subtask before each of them; only if event time is
-            held. An output is late if its timestamp is not above it.
+        timestamps: The timestamp of each of them, or None. Empty unless the agent holds event time.
+        lows: The output watermark of the subtask before each of them; an output is late if its timestamp is
+            not above it. Empty unless the agent holds event time.
     """
 
     outputs: list[Any]
@@ -106,10 +120,10 @@ class Driver:
     _code: AgentCode
 
     def side_output(self, tag: str) -> list[Any]:
-        """Return all values of the side output ``tag``, in order.
+        """Return all values of a side output, in order.
 
         Raises:
-            UnknownSideOutputError: The agent has no such side output.
+            UnknownSideOutputError: The agent does not declare the side output ``tag``.
         """
         check_tag(tag, self._code.side_outputs)
         return self._outputs_of(tag)
@@ -146,7 +160,7 @@ class Driver:
             self._run_all(seconds)
 
     def catch_up_to(self, time_ms: int) -> None:
-        """Let time pass until then, if it has not yet, and run what is due to its end."""
+        """Let time pass to ``time_ms`` if it is later than now, and run what is due to its end."""
         if time_ms > self._clock.time:
             self._fire_each("processing_timers", time_ms, self._fire_to_the_end)
             self._pass_to(time_ms)
@@ -155,6 +169,10 @@ class Driver:
         self._to_the_end(partial(self._fire_timer, *timer))
 
     def _run_all(self, seconds: float | None) -> None:
+        """Fire timers and wait for runs until no key has work.
+
+        None: each wait may take ``hang_after`` seconds.
+        """
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
                 processor = subtask.processor
@@ -177,13 +195,13 @@ class Driver:
         return self._event_time.holds or self._config.get(AgentOptions.IDLE_KEY_TTL) is not None
 
     def _next_due(self, after: int = 0) -> int | None:
-        """Return the first time after ``after`` at which a key has a delayed event, or None."""
+        """Return the first time after ``after`` at which any delayed event is due; None if there is none."""
         times = [subtask.due.first_delayed(after) for subtask in self._subtasks]
         return min((at for at in times if at is not None), default=None)
 
     @property
     def output_watermark(self) -> int | None:
-        """The downstream watermark over all subtasks that are not idle; None before the first one."""
+        """The watermark that downstream operators see; None before the first one."""
         behind = [task.backend.downstream for task in self._subtasks]
         watermarks = [view.watermark() for view in behind if view is not None and not view.is_idle]
         low = min(watermarks, default=NO_TIMESTAMP)
@@ -194,7 +212,7 @@ class Driver:
         return self._side_times.setdefault(tag, [])
 
     def _deliver_to_subtask(self, key: str, record: Any, timestamp: int | None) -> None:
-        """Deliver a record of a key to its subtask."""
+        """Pass an input of a key to the subtask that has the key."""
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         if self._crashes is not None:
@@ -210,7 +228,7 @@ class Driver:
             fire(due[1], kind, due[0])
 
     def _pass_to(self, time_ms: int) -> None:
-        """Let time pass, with the timers of runs in flight."""
+        """Let time pass to ``time_ms``; timers of runs in flight fire at their times."""
         if self._runs_at_once or time_ms <= self._clock.time:
             # Nothing is in flight between two steps of a test.
             self._clock.time = max(self._clock.time, time_ms)
@@ -218,7 +236,10 @@ class Driver:
             self._clock.pass_to(time_ms, self._hang_after)
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
-        """Return time and key of the first timer that is due; at equal times, the first key's."""
+        """Return time and key of the first timer up to ``until``; at equal times, the first key.
+
+        None if none.
+        """
         firsts = (subtask.backend.timers[kind].first_timer() for subtask in self._subtasks)
         first = min((timer for timer in firsts if timer is not None), default=None)
         return first if first is not None and first[0] <= until else None
@@ -231,6 +252,7 @@ class Driver:
         self._emit_outputs(NOTHING, subtask.backend)
 
     def _emit_outputs(self, emission: Emission, backend: FakeBackend) -> None:
+        """Append the outputs of a commit to the lists of the harness; the crash points see each of them."""
         crashes = self._crashes
         key = backend.key or ""
         if crashes is not None:
@@ -252,7 +274,7 @@ class Driver:
             crashes.note_outputs_left()
 
     def _pass_downstream(self, emission: Emission, behind: DownstreamView) -> list[int | None]:
-        """Pass the rows of an emission downstream, and return the timestamps of the outputs."""
+        """Pass the rows of an emission to the downstream view; return the timestamps of the main outputs."""
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.accept_row(tag)
             self.side_times(tag).append((at, low))
@@ -261,6 +283,11 @@ class Driver:
         return emission.timestamps
 
     def _through_flink(self, value: Any, what: str) -> Any:
+        """Return a copy of an output, pickled as between operators of PyFlink, if the harness serializes.
+
+        Raises:
+            UnserializableValueError: It cannot be pickled.
+        """
         if not self._serialize:
             return value
         try:

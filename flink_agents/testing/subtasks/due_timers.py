@@ -22,14 +22,14 @@ _head_of = lru_cache(maxsize=8)(Head.unpack)
 
 
 class KeyTimes:
-    """A time for each of some keys; the first one is at hand."""
+    """A time for each of some keys, ordered so that the first one is found quickly."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
         self._queue: list[tuple[int, str]] = []
 
     def set_time(self, key: str, time: int | None) -> None:
-        """Set the time of a key; None for no time."""
+        """Set the time of a key; None removes the key."""
         if self._times.get(key) == time:
             return
         if time is None:
@@ -42,7 +42,7 @@ class KeyTimes:
             self._queue = sorted((time, key) for key, time in self._times.items())
 
     def first_time(self) -> tuple[int, str] | None:
-        """Return the first time and its key, or None."""
+        """Return the first time, and its key; None if no key has one."""
         while self._queue:
             time, key = self._queue[0]
             if self._times.get(key) == time:
@@ -57,12 +57,12 @@ class DueTimers:
     A key is checked again only if its state was touched, or the clock reached a time that matters to it.
 
     Args:
-        backend: State and timers of the subtask.
-        clock: Returns the wall-clock time in milliseconds since the epoch.
-        suspended_per_key: The option ``run.max-suspended-per-key``.
-        holds: True if event time is held.
+        backend: The fake of Flink's state and timers.
+        clock: Returns milliseconds since the epoch.
+        suspended_per_key: Value of the option ``run.max-suspended-per-key``.
+        holds: True if the agent holds event time.
         keeps_timers: True if timers wait for their time even if there is nothing else to do.
-        next_heartbeat: Returns the time of the subtask's next heartbeat, or None.
+        next_heartbeat: Returns the time of the subtask's next heartbeat; None if there is none.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class DueTimers:
         self._delays = KeyTimes()
 
     def keys(self) -> list[str]:
-        """Return the keys with such timers, in the order in which the subtask first saw them."""
+        """Return the keys whose timers fire now, in the order in which the subtask first saw them."""
         self._update_keys()
         # A timer may serve all keys, whichever key has it.
-        every = not self._keeps_timers or (self._holds and bool(self._working))
-        due_keys = self._with_timers if every else self._with_timers & self._working
+        fires_all = not self._keeps_timers or (self._holds and bool(self._working))
+        due_keys = self._with_timers if fires_all else self._with_timers & self._working
         if self._working and not due_keys:
             until = self._clock() + MAX_DELAY_MS
             keys = self._backend.keys
@@ -98,7 +98,7 @@ class DueTimers:
         return sorted(due_keys, key=self._backend.key_number)
 
     def first_delayed(self, after: int) -> int | None:
-        """Return the first time after a given one at which a key has a delayed event, or None."""
+        """Return the first time after ``after`` at which a key has a delayed event; None if there is none."""
         self._update_keys()
         while (first := self._delays.first_time()) is not None and first[0] <= after:
             # It is delivered at this time, and its key is touched.
@@ -106,7 +106,7 @@ class DueTimers:
         return None if first is None else first[0]
 
     def timers_of(self, state: KeyState) -> set[int]:
-        """Return such timers of a key: all except those of its suspended runs, signals and delayed events."""
+        """Return the timers of a key, except those for suspended runs, signals and delayed events."""
         timers = state.processing_timers
         if state.head is None or not timers:
             return timers
@@ -120,7 +120,7 @@ class DueTimers:
         return soon - awaited_among({at for at in soon if at > now and at != heartbeat}, state, head)
 
     def _update_keys(self) -> None:
-        """Update what is known of keys that have changed, or whose time has come."""
+        """Check the keys again that were touched, or whose next time has come."""
         now = self._clock()
         while (first := self._later.first_time()) is not None and first[0] <= now:
             self._later.set_time(first[1], None)
@@ -136,7 +136,7 @@ class DueTimers:
             self._note_times(key, state or KeyState(), now)
 
     def _note_times(self, key: str, state: KeyState, now: int) -> None:
-        """Record the next time at which the answer for a key can change without a change of its state."""
+        """Store the next time at which a key has to be checked again, although its state is untouched."""
         times = set(state.processing_timers)
         head = None if state.head is None else _head_of(state.head)
         if head is not None:
@@ -147,7 +147,7 @@ class DueTimers:
         self._delays.set_time(key, None if head is None else head.delayed_due)
 
     def _has_work(self, state: KeyState) -> bool:
-        """Return True if a key has inputs that wait for more than the end of a suspended run."""
+        """Return True if the state of a key has something to execute now."""
         head = None if state.head is None else _head_of(state.head)
         now = self._clock()
         if head is not None and head.delayed_due is not None and head.delayed_due <= now:
@@ -157,14 +157,14 @@ class DueTimers:
         blocking = head.blocking
         if blocking is not None:
             return blocking.is_due(now)
-        full = len(head.suspended) >= self._suspended_per_key
-        if head.has_pending and not (full and all(run.woken is None for run in head.suspended)):
+        is_full = len(head.suspended) >= self._suspended_per_key
+        if head.has_pending and not (is_full and all(run.woken is None for run in head.suspended)):
             return True
         return any(run.due is not None and run.due <= now for run in head.suspended)
 
 
 def awaited_among(times: set[int], state: KeyState, head: Head) -> set[int]:
-    """Return those of ``times`` that suspended runs, signals and delayed events of a key wait for."""
+    """Return those of ``times`` at which waits of suspended runs, signals or delayed events of a key end."""
     awaited = times & _dues_of(head)
     if len(awaited) < len(times):
         for run in head.suspended:
@@ -175,13 +175,16 @@ def awaited_among(times: set[int], state: KeyState, head: Head) -> set[int]:
 
 
 def _dues_of(head: Head) -> set[int]:
-    """Return the first times of the waits and events of a key."""
+    """Return the times at which the first wait, the first signal and the first delayed event of a key end."""
     dues = (head.signals_expire, head.delayed_due, *(run.due for run in head.suspended))
     return {due for due in dues if due is not None}
 
 
 @lru_cache(maxsize=8)
 def _deadlines_of(entry: bytes | None) -> frozenset[int]:
-    """Return the times at which the waits of a suspended run end. A key is asked several times."""
+    """Return the times at which the waits of a packed suspended run end.
+
+    Cached: a key is checked several times.
+    """
     run = None if entry is None else suspension_of(entry)
     return frozenset() if run is None else frozenset(w.deadline for w in run.waits if w.deadline is not None)

@@ -18,10 +18,10 @@ _OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, UNMATCHED
 
 
 def check_selector(value: Any) -> Callable[[Any], Any]:
-    """Return the key selector of a test.
+    """Return the key selector of a test, if it is a function.
 
     Raises:
-        JobDefinitionError: It cannot be called.
+        JobDefinitionError: It is not.
     """
     if callable(value):
         return value
@@ -37,8 +37,12 @@ def check_selector(value: Any) -> Callable[[Any], Any]:
 def check_tag(tag: str, declared: Iterable[str]) -> None:
     """Check that an agent has the side output that a test reads.
 
+    Args:
+        tag: Name of the side output.
+        declared: Names of the side outputs that the agent declares.
+
     Raises:
-        UnknownSideOutputError: It does not, and the job would reject values for it.
+        UnknownSideOutputError: The agent does not declare it, and the runtime does not have it.
     """
     names = sorted(declared)
     if tag not in names and tag not in _OF_THE_RUNTIME:
@@ -55,8 +59,8 @@ def to_milliseconds(time: object, called: str) -> int:
     """Return a test's time in milliseconds.
 
     Args:
-        time: Milliseconds, or a duration.
-        called: The method that got it.
+        time: Milliseconds as an int, or a timedelta.
+        called: Name of the method that got it, for the error.
 
     Raises:
         HarnessUseError: It is not a time.
@@ -80,7 +84,7 @@ def check_request(request: Any, called: str) -> ApprovalRequest:
 
     Args:
         request: The test's argument.
-        called: The method that got it.
+        called: Name of the method that got it, for the error.
 
     Raises:
         HarnessUseError: It is not a request.
@@ -97,7 +101,7 @@ def check_request(request: Any, called: str) -> ApprovalRequest:
 
 
 def check_open(is_open: bool) -> None:
-    """Check that a harness is open.
+    """Check that a harness was not closed.
 
     Raises:
         HarnessUseError: It was closed.

@@ -8,7 +8,7 @@ from flink_agents.testing.fakes.clock import Clock
 
 
 def hang_error(message: str, loop: AgentLoop) -> HarnessHangError:
-    """Return the error of runs that do not end, with what each of them waits for."""
+    """Return the error for runs that do not end; it describes what each of them waits for."""
     held = loop.held_back()
     runs = loop.describe_runs()
     return HarnessHangError(
@@ -21,7 +21,7 @@ def hang_error(message: str, loop: AgentLoop) -> HarnessHangError:
 
 
 def check_hang(clock: Clock) -> None:
-    """Raise if nothing can end the waits of runs.
+    """Check that something can still end the waits of runs.
 
     Raises:
         HarnessHangError: Nothing can.

@@ -13,11 +13,11 @@ Values = Mapping[str, int | float]
 
 
 class MetricSums:
-    """Sums metrics over operators that replace one another; a gauge has its present value.
+    """Adds up metrics over operators that replace one another. A gauge has its present value.
 
     Args:
-        previous_values: Values from before the present operator.
-        left_out: Values of the present operator that were counted before.
+        previous_values: Values up to the start of the present operator; None for none.
+        left_out: Values of the present operator that were already counted; None for none.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class MetricSums:
         self._left_out = left_out or MetricValues({}, {})
 
     def sum_metrics(self, subtasks: Sequence[HarnessSubtask]) -> MetricValues:
-        """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
+        """Return the values up to now: of earlier operators, and of the subtasks of the present one."""
         previous_values = self._earlier_sums
         left_out = self._left_out
         return MetricValues(
@@ -37,7 +37,7 @@ class MetricSums:
 
 
 class MetricValues:
-    """Values of metrics by name, summed over subtasks.
+    """Values of metrics by dotted name, summed over subtasks.
 
     Args:
         agent: Metrics of the agent.

@@ -16,16 +16,19 @@ from flink_agents.testing.subtasks.given import check_request
 
 
 class WaitsShown(Builder):
-    """Waits of runs, unmatched signals, and approvals. A base class of ``OperatorHarness``."""
+    """Shows waits and unmatched signals, and answers approval requests.
+
+    A base class of ``OperatorHarness``.
+    """
 
     @abstractmethod
     def signal(
         self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
     ) -> list[Any]:
-        """Send a signal to a key, and return the outputs that it caused."""
+        """Send a signal to a key, and return the outputs that follow; see :meth:`OperatorHarness.signal`."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
-        """Return the waits of the runs of ``key``, suspended or not: timers, and waits for signals."""
+        """Return the waits of the runs of ``key``, suspended or not: for timers and signals."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
         state = subtask.backend.keys.get(text, KeyState())
@@ -35,21 +38,21 @@ class WaitsShown(Builder):
         return waits_of(live) + waits_in(state, text, subtask.processor.live_runs(text))
 
     def delayed(self, key: Any = 0) -> list[PendingDelayed]:
-        """Return the delayed events of ``key``, by time."""
+        """Return the delayed events of ``key``, the first due one first."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
         return pending_delayed(subtask.backend.keys.get(text, KeyState()), subtask.shared)
 
     @property
     def unmatched_signals(self) -> list[UnmatchedSignal]:
-        """All signals that no run received, in order."""
+        """All signals that no run has received and that were given up, in order."""
         return self.side_output(UNMATCHED_SIGNALS_TAG)
 
     # -- approvals ---------------------------------------------------------------------
 
     @property
     def approvals(self) -> list[ApprovalRequest]:
-        """The unanswered approval requests, in order."""
+        """The approval requests without an outcome, in order; each with its latest expiry."""
         ended = {outcome.request.id for outcome in self.approval_outcomes}
         requests = [
             output for output in self.side_output(APPROVALS_TAG) if isinstance(output, ApprovalRequest)
@@ -63,7 +66,7 @@ class WaitsShown(Builder):
 
     @property
     def approval_outcomes(self) -> list[ApprovalOutcome]:
-        """The outcomes of approval requests, in order."""
+        """The outcomes of all approval requests that have ended, in order."""
         return [output for output in self.side_output(APPROVALS_TAG) if isinstance(output, ApprovalOutcome)]
 
     def approve(
@@ -84,7 +87,7 @@ class WaitsShown(Builder):
 
         Args:
             request: One of :attr:`approvals`.
-            reason: The reason.
+            reason: Why it is denied; the action gets it.
             by: Name of the person who denies it.
         """
         request = check_request(request, "deny")

@@ -19,13 +19,13 @@ _log = bounded_logger("flink_agents.trace")
 def recorder_of(
     config: Configuration, subtask: TracedSubtask, on_drop: Callable[[int], None] = lambda _: None
 ) -> TraceRecorder | None:
-    """Return the recorder of a subtask, or None if the level of all its actions is ``off``.
+    """Create the recorder of a subtask; return None if the level of the agent and all actions is ``off``.
 
     A sink that cannot be created is logged and skipped: a trace never fails the job.
 
     Args:
         config: Options of the job.
-        subtask: The subtask.
+        subtask: The fields that all records share.
         on_drop: Called with the number of dropped records.
     """
     level, actions = levels_of(config, subtask.agent)
@@ -34,7 +34,6 @@ def recorder_of(
     if level is TraceLevel.OFF:
         # The runs of the actions that are recorded.
         level = TraceLevel.RUNS
-        actions = actions
     target = TraceTarget(subtask.agent, subtask.subtask, config)
     sinks: dict[str, TraceSink] = {}
     for name in sink_names(config):
@@ -44,8 +43,8 @@ def recorder_of(
             _log.warning("the trace sink %r cannot be used, and is left out: %s", name, error)
     writer = TraceWriter(sinks, config.get(AgentOptions.TRACE_QUEUE), on_drop)
     percent = config.get(AgentOptions.TRACE_SAMPLE)
-    kind = TraceRecorder if actions or level is not TraceLevel.RUNS else LeanRecorder
-    return kind(subtask, level, writer, actions, percent, config.get(AgentOptions.TRACE_CONTENT))
+    recorder_class = TraceRecorder if actions or level is not TraceLevel.RUNS else LeanRecorder
+    return recorder_class(subtask, level, writer, actions, percent, config.get(AgentOptions.TRACE_CONTENT))
 
 
 def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, TraceLevel]]:
@@ -62,8 +61,8 @@ def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, 
         for name, action_level in levels.items()
         if name.startswith(prefix)
     }
-    return _level(agent, level), {
-        name: _level(prefix + name, action_level) for name, action_level in actions.items()
+    return _parse_level(agent, level), {
+        name: _parse_level(prefix + name, action_level) for name, action_level in actions.items()
     }
 
 
@@ -75,7 +74,7 @@ def check_trace_options(config: Configuration) -> None:
         UnknownTraceSinkError: A sink has no provider.
     """
     for name, level in config.below("trace.levels").items():
-        _level(name, level)
+        _parse_level(name, level)
     if config.get(AgentOptions.TRACE_LEVEL) is not TraceLevel.OFF or config.below("trace.levels"):
         for name in sink_names(config):
             TRACE_SINKS.find(name)
@@ -93,7 +92,7 @@ def sink_names(config: Configuration) -> list[str]:
     return list(dict.fromkeys(name for part in names.split(",") if (name := part.strip())))
 
 
-def _level(name: str, value: Any) -> TraceLevel:
+def _parse_level(name: str, value: Any) -> TraceLevel:
     # YAML reads a bare `off` as False.
     value = "off" if value is False else value
     try:

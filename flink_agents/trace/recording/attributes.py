@@ -23,18 +23,23 @@ _MOST_NAMES = 50
 
 
 def origin_of(parent: str | None, traceparent: str | None) -> dict[str, str]:
-    """Return the origin of a run: its message, and the span that it continues."""
+    """Return attributes for the origin of a run.
+
+    Args:
+        parent: Id of the input message; None if it has none.
+        traceparent: Trace context of the input, which the run continues; None without one.
+    """
     origin = {"parent": parent, "traceparent": traceparent}
     return {name: redaction.hide(text) for name, text in origin.items() if text}
 
 
 def written_of(values: Mapping[str, int]) -> dict[str, int]:
-    """Return the memory that a run wrote: names without secrets, and sizes."""
+    """Return the sizes of the memory that a run wrote, by names in which secrets are hidden."""
     return {redaction.hide(name): size for name, size in sorted(values.items())[:_MOST_NAMES]}
 
 
 def wait_of(wait: Any) -> dict[str, Any]:
-    """Return the event or time that ends a wait of a suspended run."""
+    """Return a wait of a suspended run as an attribute: kind, name of the signal, deadline in ms, id."""
     return {
         "kind": wait.kind,
         "name": wait.name,
@@ -49,18 +54,22 @@ def decision_attributes(outcome: ApprovalOutcome) -> dict[str, Any]:
     texts = {"by": outcome.by, "reason": outcome.reason}
     attributes |= {name: bound_text(redaction.hide(text), MOST_ERROR) for name, text in texts.items() if text}
     requested_arguments = outcome.request.arguments
-    changed = [name for name, value in outcome.arguments.items() if requested_arguments.get(name) != value]
-    return attributes | ({"changed": ", ".join(changed)[:MOST_ERROR]} if outcome.changed and changed else {})
+    changed_names = [
+        name for name, value in outcome.arguments.items() if requested_arguments.get(name) != value
+    ]
+    return attributes | (
+        {"changed": ", ".join(changed_names)[:MOST_ERROR]} if outcome.changed and changed_names else {}
+    )
 
 
 def call_facts_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded error of a durable call as attributes."""
+    """Return the error of a durable call, as its journal record has it, as attributes."""
     name = str(error.get("type")).rpartition(":")[2].rpartition(".")[2]
     return {"error": name, "message": bound_text(redaction.hide(str(error.get("message"))), MOST_ERROR)}
 
 
 def call_facts(error: BaseException) -> dict[str, Any]:
-    """Return an error as attributes: its class, its message, and the line of your code."""
+    """Return an exception as attributes: class, message without secrets, last line of the user's code."""
     attributes = {
         "error": type(error).__name__,
         "message": bound_text(redaction.hide(message_of(error, str)), MOST_ERROR),

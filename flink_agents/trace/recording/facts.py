@@ -17,12 +17,12 @@ _PLAIN = frozenset((str, int, float, bool, bytes))
 
 
 def facts_of(value: Any, function: str = "") -> dict[str, Any]:
-    """Return facts about a request from the result of a call; empty if the call is not a request.
+    """Return facts about a request from the result of a durable call; empty if it is no request.
 
     Args:
-        value: The result: a recorded response of a chat model or a Pydantic AI agent, or the documents that
-            a vector store found.
-        function: Name of the call.
+        value: The result: a response of a chat model or a Pydantic AI agent as recorded, or documents of a
+            vector store.
+        function: Name of the function of the call.
     """
     if value is None or type(value) in _PLAIN:
         return {}
@@ -36,10 +36,10 @@ def facts_of(value: Any, function: str = "") -> dict[str, Any]:
     response = answer.get("response", answer)
     if not isinstance(response, Mapping) or response.get("kind") != "response":
         return {}
-    return _of_response(cast("Mapping[str, Any]", response)) | _of_price(answer.get("cost"))
+    return _response_facts(cast("Mapping[str, Any]", response)) | _price_facts(answer.get("cost"))
 
 
-def _of_response(response: Mapping[str, Any]) -> dict[str, Any]:
+def _response_facts(response: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, source in (("model", "model_name"), ("provider", "provider_name")):
         if isinstance(text := response.get(source), str):
@@ -53,5 +53,5 @@ def _of_response(response: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _of_price(cost: Any) -> dict[str, Any]:
+def _price_facts(cost: Any) -> dict[str, Any]:
     return {"cost": cost} if isinstance(cost, int | float) else {}

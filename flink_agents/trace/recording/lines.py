@@ -36,7 +36,7 @@ _END = f',"version":{SCHEMA_VERSION}}}\n'
 
 
 class LineMaker:
-    """Writes lines of runs.
+    """Encodes runs that ended soon and well as lines of JSON, with their steps.
 
     Args:
         subtask: The fields that all records share.
@@ -47,9 +47,9 @@ class LineMaker:
         self._secrets: Any = None
         self._keys: dict[str, str] = {}
         self._parts: dict[tuple[Any, ...], str] = {}
-        self._of_job("")
+        self._use_job("")
 
-    def _of_job(self, job: str) -> None:
+    def _use_job(self, job: str) -> None:
         subtask = self._subtask
         self._job = job
         self._head = (
@@ -59,13 +59,11 @@ class LineMaker:
         self._digest = blake2b(run_path(job), digest_size=RUN_ID_BYTES)
 
     def __call__(self, ended: Iterable[EndedRun], failed: Callable[[Exception], None]) -> list[TraceLine]:
-        """Return the lines of runs that completed, and the ids of the runs.
-
-        Call it in one thread at a time.
+        """Return the line of each run, after the id of the run. Only one thread at a time may call this.
 
         Args:
-            ended: The runs.
-            failed: Called with the error of a run that has no line.
+            ended: The runs, with their notes and ends.
+            failed: Called with the exception for a run whose line cannot be made.
         """
         if redaction.known_secrets.pattern is not self._secrets:
             # A further secret became known, which kept keys could hold.
@@ -80,13 +78,14 @@ class LineMaker:
         return lines
 
     def _run_line(self, run: ObservedRun, segment: Segment, now: float) -> TraceLine:
+        """Return the line of a run, after its id. A float takes five times as long to write as an integer."""
         job = run.identity or self._subtask.job
         key_text = run.key_text
         number = run.sequence_number
         parent = run.parent
         context = run.traceparent
         if job != self._job:
-            self._of_job(job)
+            self._use_job(job)
         digest = self._digest.copy()
         digest.update(f"\x00{key_text}\x00{number}".encode("utf-8", "surrogatepass"))
         run_id = digest.hexdigest()
@@ -110,7 +109,12 @@ class LineMaker:
         return run_id, line.encode()
 
     def _steps_text(self, segment: Segment, start_micros: int) -> str:
-        """Return the steps as an attribute."""
+        """Return the steps of a run as a member of its attributes.
+
+        Args:
+            segment: The notes about the run.
+            start_micros: Start of the run, in microseconds since the epoch.
+        """
         cached_parts = self._parts
         step_texts: list[str] = []
         for function, action, ended, seconds, more in segment.steps:
@@ -123,24 +127,34 @@ class LineMaker:
                 )
         return f',"{FOLDED}":[{",".join(step_texts)}]'
 
-    def _timed_step(self, function: str | None, action: str, at: int, seconds: float, more: Any) -> str:
-        """Return a step of the event loop."""
+    def _timed_step(
+        self, function: str | None, action: str, end_micros: int, seconds: float, more: Any
+    ) -> str:
+        """Return the start of the JSON of a step of the event loop, up to its times.
+
+        Args:
+            function: Name of the function of a durable call; None for an action.
+            action: Name of the action.
+            end_micros: End of the step, in microseconds after the start of the run.
+            seconds: Duration in seconds.
+            more: Attributes of the call, or the types of the events that the action sent.
+        """
         if function is None:
             part = self._parts.get((action, more)) or self._action_step(action, more)
-            return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6}}'
+            return f'{part}{int(seconds * 1e6)}e-6,"at":{end_micros}e-6}}'
         part = self._parts.get((function, action, None))
         if part is None:
             text = f'{{"call":{_quoted(function)},"action":{_quoted(action)},"seconds":'
             part = _cache_part(self._parts, (function, action, None), text)
         members_text = f",{_members(more)}" if more else ""
-        return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6{members_text}}}'
+        return f'{part}{int(seconds * 1e6)}e-6,"at":{end_micros}e-6{members_text}}}'
 
     def _action_step(self, action: str, sent: tuple[str, ...]) -> str:
         events = f'"sent":{json.dumps(count_types(sent))},' if sent else ""
         return _cache_part(self._parts, (action, sent), f'{{"name":{_quoted(action)},{events}"seconds":')
 
     def _waits_text(self, segment: Segment) -> str:
-        """Return the waits and the number of durable calls."""
+        """Return the durations of waits and the number of durable calls as members of the attributes."""
         attributes = f',"calls":{segment.executed},"replayed":0' if segment.executed else ""
         if segment.waits:
             waits = [f'"{what}":{int(seconds * 1e6)}e-6' for what, seconds in segment.phases().items()]
@@ -166,7 +180,7 @@ def _cache_part(cache: dict[Any, str], name: Any, part: str) -> str:
 
 
 def _members(values: Mapping[str, Any]) -> str:
-    """Return the members of an object of JSON, without its braces."""
+    """Return a mapping as members of a JSON object, without the braces."""
     try:
         return to_json(values, inf_nan_mode="strings", fallback=str)[1:-1].decode()
     except ValueError:

@@ -21,7 +21,7 @@ class TracedSubtask:
         job: Identity of the job.
         agent: Name of the agent.
         subtask: Number of the subtask.
-        attempt: Number of the task attempt.
+        attempt: Number of the task's attempt, from 0.
     """
 
     job: str
@@ -31,7 +31,7 @@ class TracedSubtask:
 
 
 class RecordMaker:
-    """Creates the records of a subtask. Called by one thread.
+    """Creates the records of a subtask. Only the writer's thread may use it.
 
     Args:
         subtask: The fields that all records share.
@@ -56,7 +56,21 @@ class RecordMaker:
         now: float,
         replayed: bool,
     ) -> TraceRecord:
-        """Create a record."""
+        """Create a record.
+
+        Args:
+            run: The run that it is about.
+            identity: Identity of the job in which the run started; empty for the present job.
+            kind: Its kind; see :class:`TraceRecord`.
+            name: Name of the agent, action, function or event type.
+            outcome: Its outcome.
+            path: The path of its span in the run; empty for the span of the run.
+            parent: The path of the parent span; None if there is none.
+            attributes: Further facts.
+            seconds: Duration in seconds; None if it is unknown.
+            now: Its time, in seconds since the epoch.
+            replayed: True if its work came from the journal.
+        """
         subtask = self._subtask
         context = run.traceparent
         job = identity or subtask.job

@@ -38,7 +38,7 @@ class TraceRecorder(RunRecorder):
     """Records runs, and what they do. See :class:`RunRecorder` for its arguments."""
 
     def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
-        """Note the memory that a run wrote: names and sizes, no values."""
+        """Note the names and sizes of memory that a run wrote, without its values."""
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is not None and self._level >= CALLS:
             segment.write(values)
@@ -52,7 +52,14 @@ class TraceRecorder(RunRecorder):
             segment.sent = tuple(event_types)
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
-        """Record an execution of an action that succeeded."""
+        """Record that an execution of an action succeeded.
+
+        Args:
+            run: The run.
+            action: Name of the action.
+            seconds: Duration in seconds.
+            inline: True if it ran on Flink's thread.
+        """
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is None:
             return
@@ -70,7 +77,7 @@ class TraceRecorder(RunRecorder):
         self._end_action(run, segment, action, "ok", {"inline": inline, **more}, seconds=seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
-        """Note an attempt of an action that raised. What follows decides which record it has."""
+        """Note that an attempt of an action raised. It is recorded when it is known what follows."""
         segment = self._segment(run)
         if segment is not None:
             self._let_run_last(run, segment)
@@ -85,7 +92,7 @@ class TraceRecorder(RunRecorder):
                 self._record_failed_actions(run, segment)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
-        """Count a retry of an action."""
+        """Count a further attempt of an action, for the record of its last one."""
         segment = self._segment(run)
         if segment is not None:
             self._record_failed_actions(run, segment)
@@ -94,7 +101,14 @@ class TraceRecorder(RunRecorder):
     def action_replayed(
         self, run: ObservedRun, action: str, calls: Sequence[ReplayedCall], letter: DeadLetter | None
     ) -> None:
-        """Record an action that is replayed, and its calls: their records may have been lost."""
+        """Record an action that is replayed, and its calls, since their records may have been lost.
+
+        Args:
+            run: The run.
+            action: Name of the action.
+            calls: Its durable calls, with their recorded outcomes.
+            letter: The dead letter in which it ended; None if it succeeded.
+        """
         segment = self._segment(run)
         if segment is None:
             return
@@ -121,7 +135,15 @@ class TraceRecorder(RunRecorder):
     def call_begun(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, again: bool
     ) -> None:
-        """Note the start of a durable call."""
+        """Note that a durable call begins.
+
+        Args:
+            run: The run.
+            action: Name of the action.
+            function: Name of the function.
+            number: The task of the action that makes it, and its number in that task.
+            again: True if an earlier attempt of the job began it, and has no result.
+        """
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is None:
             return
@@ -151,7 +173,7 @@ class TraceRecorder(RunRecorder):
         attempt: int,
         error: BaseException,
     ) -> None:
-        """Record a failed attempt of a durable call that is retried."""
+        """Record a failed attempt of a durable call, after which another one follows."""
         segment = self._segment(run)
         opened = None if segment is None else segment.open_call(action, number)
         if segment is None or opened is None:
@@ -172,7 +194,7 @@ class TraceRecorder(RunRecorder):
     def call_retried(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
     ) -> None:
-        """Note a further attempt of a durable call."""
+        """Note the number of the present attempt of a durable call, for the record of the call."""
         segment = self._segment(run)
         opened = None if segment is None else segment.open_call(action, number)
         if opened is not None:
@@ -181,9 +203,18 @@ class TraceRecorder(RunRecorder):
     def call_content(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, what: str, value: Any
     ) -> None:
-        """Note the request or the result of a durable call."""
-        shows = self.reads_requests and self._records_rank(action, CONTENT)
-        if not shows and what == "request":
+        """Note facts about the request or the result of a durable call, and its content if the level says so.
+
+        Args:
+            run: The run.
+            action: Name of the action.
+            function: Name of the function.
+            number: The task that made the call, and its number in that task.
+            what: ``request`` or ``result``.
+            value: The request or result.
+        """
+        records_content = self.reads_requests and self._records_rank(action, CONTENT)
+        if not records_content and what == "request":
             return
         segment = self._short.get(run) or self._lasting.get(run)
         opened = None if segment is None else segment.open_call(action, number)
@@ -191,7 +222,7 @@ class TraceRecorder(RunRecorder):
             return
         if what == "result" and (facts := facts_of(value, function)):
             opened.add_attributes(facts)
-        if shows:
+        if records_content:
             # Lines with whole prompts would be too long.
             self._let_run_last(run, segment)
             # Long strings are cut first: a search of megabytes would stop the event loop.
@@ -199,7 +230,7 @@ class TraceRecorder(RunRecorder):
             opened.add_attributes({what: bound_text(redaction.hide(shown), self._most)})
 
     def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
-        """Record a durable call that returned."""
+        """Record that a durable call returned, and its result is stored."""
         segment = self._short.get(run) or self._lasting.get(run)
         opened = None if segment is None else segment.end_call(action, number)
         if segment is None or opened is None:
@@ -230,7 +261,10 @@ class TraceRecorder(RunRecorder):
         error: BaseException,
         ended_at: int,
     ) -> None:
-        """Record a durable call that failed after its last attempt."""
+        """Record that a durable call failed after its last attempt.
+
+        ``ended_at`` is its end in milliseconds since the epoch, as the journal has it.
+        """
         segment = self._segment(run)
         opened = None if segment is None else segment.end_call(action, number)
         if segment is not None and opened is not None:
@@ -244,7 +278,7 @@ class TraceRecorder(RunRecorder):
     def call_replayed(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, outcome: CallOutcome
     ) -> None:
-        """Record a call that is replayed: its record may have been lost."""
+        """Record a durable call that is replayed, since its record may have been lost."""
         segment = self._segment(run)
         if segment is not None:
             self._let_run_last(run, segment, again=True)
@@ -263,24 +297,36 @@ class TraceRecorder(RunRecorder):
         number: CallNumber,
         outcome: CallOutcome,
     ) -> None:
-        """Record a call by its journal, unless this attempt of the task has recorded it."""
-        now = outcome.ended_at / 1000
+        """Record a call by its journal record, unless this attempt of the task recorded it."""
+        ended_seconds = outcome.ended_at / 1000
         error = outcome.error
-        opened = OpenCall(function, segment.actions[action], now, called_agent())
+        opened = OpenCall(function, segment.actions[action], ended_seconds, called_agent())
         path = opened.path(action, number)
         if segment.resumes or path in segment.called:
             return
         if outcome.attempts > 1:
             opened.add_attributes({"attempt": outcome.attempts})
         if error is None:
-            self._record_call(run, segment, action, function, "ok", path, opened, {}, None, now, again=True)
+            self._record_call(
+                run, segment, action, function, "ok", path, opened, {}, None, ended_seconds, again=True
+            )
         else:
             path = (*path, "failed", outcome.ended_at)
             attributes = call_facts_of_record(error)
             if path in segment.called:
                 return
             self._record_call(
-                run, segment, action, function, "failed", path, opened, attributes, None, now, again=True
+                run,
+                segment,
+                action,
+                function,
+                "failed",
+                path,
+                opened,
+                attributes,
+                None,
+                ended_seconds,
+                again=True,
             )
 
     def _record_call(
@@ -307,7 +353,7 @@ class TraceRecorder(RunRecorder):
             )
 
     def _fold_step(self, run: ObservedRun, segment: Segment, step: Step) -> None:
-        """Add a step to the line of its run."""
+        """Add a successful step to the line of its run, or record it if the run lasts by now."""
         segment.steps.append(step)
         if segment.lasts or len(segment.steps) > MOST_STEPS:
             # The writer's thread found out meanwhile that the run lasts, or its line would be too long.
@@ -316,7 +362,7 @@ class TraceRecorder(RunRecorder):
     # -- agents that actions call -----------------------------------------------------
 
     def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
-        """Note an agent that an action calls."""
+        """Note that an action calls another agent, whose calls get that agent as their parent."""
         segment = self._segment(run)
         agents = called_agents.get()
         if segment is None:
@@ -333,7 +379,7 @@ class TraceRecorder(RunRecorder):
     def agent_answered(
         self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
     ) -> None:
-        """Record an agent that has answered, or failed."""
+        """Record that a called agent has answered, or failed with ``error``."""
         segment = self._segment(run)
         agents = called_agents.get()
         if agents and agents[-1].name == agent:
@@ -344,10 +390,10 @@ class TraceRecorder(RunRecorder):
         last_agent = agents[-1]
         if not self._records_rank(action, CALLS):
             return
-        executed = segment.executed - last_agent.before[0]
-        replayed = segment.replayed - last_agent.before[1]
-        again = replayed > 0 and not executed
-        attributes = {"action": action, "calls": executed, "replayed": replayed}
+        executed_calls = segment.executed - last_agent.before[0]
+        replayed_calls = segment.replayed - last_agent.before[1]
+        is_repeated = replayed_calls > 0 and not executed_calls
+        attributes = {"action": action, "calls": executed_calls, "replayed": replayed_calls}
         outcome = "ok" if error is None else "failed"
         more = {} if error is None else call_facts(error)
         self._queue_record(
@@ -359,7 +405,7 @@ class TraceRecorder(RunRecorder):
             last_agent.parent,
             attributes | more,
             seconds,
-            replayed=again,
+            replayed=is_repeated,
         )
 
 

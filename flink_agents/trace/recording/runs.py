@@ -60,17 +60,17 @@ class RunRecorder(RunObserver):
         subtask: The fields that all records share.
         level: Level of the agent.
         writer: Receives the records.
-        actions: Levels of single actions.
-        percent: Percentage of keys that are recorded.
-        most_content: Maximum number of characters of a request or result.
+        actions: Levels of single actions by name, where they differ.
+        percent: Percentage of keys whose runs are recorded.
+        most_content: Maximum number of characters of a recorded request or result.
         now: See the attribute.
-        clock: Returns the time in seconds by which the phases of runs are measured.
+        clock: Returns seconds of the clock by which phases are measured.
 
     Attributes:
         now: Returns the time in seconds since the epoch.
         reads_waits: True: the runtime adds durations of phases to ``notes`` of the run, and only calls
             ``phase_changed`` when the run begins or ends.
-        reads_requests: True if it records the requests of calls.
+        reads_requests: True if it records the requests of calls, so that the runtime passes them.
         binds_context: True: it binds variables in the context of the code that it observes.
         reads_notes: True if it also adds actions that have ended, and written memory, instead of calling
             ``events_sent``, ``action_ended`` and ``memory_written``.
@@ -114,12 +114,12 @@ class RunRecorder(RunObserver):
 
     @property
     def writer(self) -> TraceWriter:
-        """The writer of the records."""
+        """The writer that receives the records."""
         return self._writer
 
     @property
     def unfinished_count(self) -> int:
-        """Number of runs that have not ended, and so are kept in memory."""
+        """Number of runs in memory, since they have not ended."""
         return len(self._short) + len(self._lasting)
 
     def _segment(self, run: ObservedRun) -> Segment | None:
@@ -151,13 +151,13 @@ class RunRecorder(RunObserver):
         self._queue_record(run, "approval", *what, ("approval", wait), (), decision_attributes(outcome))
 
     def begin(self, run: ObservedRun) -> Segment | None:
-        """Return the notes of a run that begins; None if it is not recorded. Never raises."""
+        """Return the notes of a run that begins; None if its key is not sampled. Never raises."""
         if self._share < 100 and not self._is_sampled(run):
             return None
         segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
         if self._suspended:
-            name = run.key_text, run.sequence_number
-            segment.resumes = name in self._suspended
+            run_key = run.key_text, run.sequence_number
+            segment.resumes = run_key in self._suspended
         if not self._writer.started:
             # It finds the runs that last.
             try:
@@ -168,7 +168,7 @@ class RunRecorder(RunObserver):
         return segment
 
     def end(self, run: ObservedRun) -> None:
-        """Record the end or the suspension of a run; forget one that has not begun. Never raises."""
+        """Record that a run ended or was suspended; forget a run that has not begun. Never raises."""
         try:
             if run.phase is _COMMITTED:
                 segment = self._short.pop(run, None)
@@ -197,12 +197,12 @@ class RunRecorder(RunObserver):
             run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
-        """Record the start, the suspension or the end of a run."""
+        """Record the start, the suspension or the end of a run by its phase; ``before`` is not used."""
         phase = run.phase
         if phase in _START_LESS:
             if phase is Phase.INPUT and self._is_sampled(run):
                 # Its record is there, its input is not: nothing else would ever tell of it.
-                if (segment := self._segment(run)) is not None and self._is_recorded(run, segment):
+                if (segment := self._segment(run)) is not None and self._start_recording_steps(run, segment):
                     self._record_start(run, segment)
                 self._writer.queue_record(
                     self._record_unfinished(run, "its input to come again", run.since, {})
@@ -216,7 +216,7 @@ class RunRecorder(RunObserver):
             self._note_phase(run, segment, phase)
 
     def _note_phase(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
-        """Note what a phase says of a run that has begun."""
+        """Record the end of a run that has begun, if its phase is committed, suspended or failed."""
         if phase is Phase.COMMITTED:
             self._record_end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
@@ -227,7 +227,7 @@ class RunRecorder(RunObserver):
             self._record_end(run, "failed", path=("failed", int(self.now() * 1e6)))
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
-        """Record that a run continues without an event."""
+        """Record that a run continues without an event: as a dead letter if ``dead_letter``, else ignored."""
         segment = self._segment(run)
         if segment is not None:
             self._let_run_last(run, segment)
@@ -249,7 +249,7 @@ class RunRecorder(RunObserver):
     def _record_event(
         self, run: ObservedRun, segment: Segment, event_type: str, outcome: str, again: bool = False
     ) -> None:
-        """Record an event that a run gives up."""
+        """Record the outcome of an event that a run gives up: ``dead-lettered`` or ``ignored``."""
         number = segment.actions[f"event {event_type}"]
         segment.actions[f"event {event_type}"] += 1
         path = ("event", event_type, number)
@@ -276,16 +276,16 @@ class RunRecorder(RunObserver):
         if self._records_rank(action, CALLS):
             more = attributes | ({"attempt": retries + 1} if retries else {})
             again = again or segment.is_replay
-            what = run, "action", action, outcome, ("action", action, number), None
-            self._queue_record(*what, more, seconds, now, again)
+            record_fields = run, "action", action, outcome, ("action", action, number), None
+            self._queue_record(*record_fields, more, seconds, now, again)
 
     def _record_failed_actions(self, run: ObservedRun, segment: Segment, restarts: bool = False) -> None:
-        """Record an action that failed, since it is known what follows.
+        """Record the last failed action of a run, now that it is known what follows.
 
         Args:
             run: The run.
-            segment: What is noted about it.
-            restarts: True if the run fails as well, and is repeated.
+            segment: The notes about the run.
+            restarts: True if the run fails as well, and will be repeated.
         """
         if (failed := segment.failed) is None:
             return
@@ -307,10 +307,7 @@ class RunRecorder(RunObserver):
     # -- runs that last ---------------------------------------------------------------
 
     def record_lasting_runs(self) -> None:
-        """Record runs that last, and those that have been in one phase for a while.
-
-        Called by the writer's thread.
-        """
+        """Record the runs and phases that last, from the writer's thread; see ``LASTS_SECONDS``."""
         now = self.now()
         clock = self._clock()
         for run, segment in [*self._short.items(), *self._lasting.items()]:
@@ -319,14 +316,14 @@ class RunRecorder(RunObserver):
             if not run.identity or segment.is_started and not since:
                 continue
             age = max(now - segment.begun, clock - since if since else 0.0)
-            if not segment.is_started and age >= LASTS_SECONDS and self._is_recorded(run, segment):
+            if not segment.is_started and age >= LASTS_SECONDS and self._start_recording_steps(run, segment):
                 self._record_start(run, segment)
             if since and clock - since >= PHASE_SECONDS and segment.last_phase != (phase, since):
                 segment.last_phase = phase, since
                 self._record_phase(run, segment, phase, since)
 
-    def _is_recorded(self, run: ObservedRun, segment: Segment) -> bool:
-        """Let a run last. Return False if it has ended meanwhile."""
+    def _start_recording_steps(self, run: ObservedRun, segment: Segment) -> bool:
+        """Record each step of a run from now on. Return False if the run has ended meanwhile."""
         with self._unfolding:
             if segment.lasts:
                 return True
@@ -338,11 +335,13 @@ class RunRecorder(RunObserver):
             return True
 
     def _let_run_last(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
-        """Let a run last. For the threads that execute the run: when it returns, all steps have records.
+        """Record each step of a run from now on; when this returns, all earlier steps have records.
+
+        Only the threads that execute the run may call this.
 
         Args:
             run: The run.
-            segment: What is noted about it.
+            segment: The notes about it.
             again: True if it is being replayed, so that its steps so far are repeated.
         """
         with self._unfolding:
@@ -352,7 +351,7 @@ class RunRecorder(RunObserver):
             self._unfold_steps(run, segment, again and not segment.executed)
 
     def _unfold_steps(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
-        """Create records of the steps that have none. Call it with the lock."""
+        """Queue records of the steps that have none. The caller holds ``_unfolding``."""
         # Before the steps are read: a thread that adds one later sees it, and comes here, too.
         segment.lasts = True
         while steps := segment.steps[:]:
@@ -361,6 +360,7 @@ class RunRecorder(RunObserver):
             self._queue_steps(run, segment, steps, again)
 
     def _queue_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
+        """Queue a record for each step of a run, with the number and time that follow from earlier steps."""
         for function, action, end, seconds, more in steps:
             inline = end is None
             end = segment.last_step_end = (
@@ -383,7 +383,7 @@ class RunRecorder(RunObserver):
                 self._queue_record(run, "call", function, "ok", call, path, attributes, seconds, end)
 
     def _record_start(self, run: ObservedRun, segment: Segment) -> None:
-        """Record the start of a run that lasts."""
+        """Queue the record that a lasting run has started."""
         segment.is_started = True
         make_record = partial(
             self._make_record, run, run.identity, "run", self._subtask.agent, STARTED, (), None
@@ -406,12 +406,12 @@ class RunRecorder(RunObserver):
     def _record_unfinished(
         self, run: ObservedRun, waits_for: str, since: float, more: dict[str, Any]
     ) -> Pending:
-        """Return a record of a run that has not ended.
+        """Return a function that creates the record of a run that has not ended.
 
         Args:
             run: The run.
-            waits_for: The reason of its wait; empty if it executes your code.
-            since: Start of the phase, by the clock of phases.
+            waits_for: What it waits for; empty if it executes the user's code.
+            since: Start of its phase, by the clock of phases; 0 if it is not known.
             more: Further attributes.
         """
         start_time = round(self.now() - (self._clock() - since), 3) if since else None
@@ -423,10 +423,10 @@ class RunRecorder(RunObserver):
         return partial(make_record, attributes, None, self.now(), False)
 
     def closed(self) -> None:
-        """Write all records, also of runs that have not ended."""
+        """Queue records of all runs, also of unfinished ones, and close the writer; waits for the sinks."""
         for run, segment in [*self._short.items(), *self._lasting.items()]:
             self._record_failed_actions(run, segment, restarts=True)
-            if run.identity and not segment.is_started and self._is_recorded(run, segment):
+            if run.identity and not segment.is_started and self._start_recording_steps(run, segment):
                 self._record_start(run, segment)
         self.queue_lines()
         self._writer.close()
@@ -434,7 +434,7 @@ class RunRecorder(RunObserver):
     # -- records ----------------------------------------------------------------------
 
     def queue_lines(self) -> None:
-        """Queue the lines of runs that have ended. For Flink's thread, and for that of the writer."""
+        """Queue the lines of ended runs. For Flink's thread and the writer's."""
         with self._collecting:
             ended = self._ended
             # Another thread may append meanwhile.
@@ -449,6 +449,7 @@ class RunRecorder(RunObserver):
     def _record_end(
         self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()
     ) -> None:
+        """Record the end of a segment of a run, and forget its notes. With a path, the run is not over."""
         segment = self._segment(run)
         assert segment is not None
         self._let_run_last(run, segment)
@@ -456,43 +457,55 @@ class RunRecorder(RunObserver):
         del self._lasting[run]
         # A suspended run gets new notes when it resumes.
         run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
+        if not (run.identity or self._subtask.job):
+            return
+        attributes = self._end_attributes(segment, outcome)
+        now = self.now()
+        replayed = self._is_repeated(run, segment, outcome)
+        record_fields = (
+            run,
+            run.identity,
+            "run",
+            self._subtask.agent,
+            outcome,
+            tuple(path),
+            () if path else None,
+        )
+        seconds = max(0.0, now - segment.begun)
+        self._writer.queue_record(
+            partial(self._make_record, *record_fields, attributes | (more or {}), seconds, now, replayed)
+        )
+
+    def _end_attributes(self, segment: Segment, outcome: str) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
         if segment.waits:
-            attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.phases().items()}
+            attributes["phases"] = {phase: round(seconds, 6) for phase, seconds in segment.phases().items()}
         if segment.executed or segment.replayed:
             attributes |= {"calls": segment.executed, "replayed": segment.replayed}
         if segment.error is not None and outcome != "completed":
             attributes["error"] = segment.error
         if segment.written and self._level >= CALLS:
             attributes[WRITTEN] = segment.written
-        if not (run.identity or self._subtask.job):
-            return
-        now = self.now()
-        replayed = self._is_repeated(run, segment, outcome)
-        what = run, run.identity, "run", self._subtask.agent, outcome, tuple(path), () if path else None
-        seconds = max(0.0, now - segment.begun)
-        self._writer.queue_record(
-            partial(self._make_record, *what, attributes | (more or {}), seconds, now, replayed)
-        )
+        return attributes
 
     def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
 
-        A run that resumes replays its earlier calls, too. If its suspension was new, so is what follows.
-        An action whose end was not in the journal ends for the first time, and so does its run.
+        What follows a new suspension is new as well, although a resumed run replays its calls. An action
+        whose end was not in the journal ends for the first time, and so does its run.
         """
-        repeated = outcome != "failed" and segment.replayed > 0 and not segment.executed
+        is_repeated = outcome != "failed" and segment.replayed > 0 and not segment.executed
         if outcome != "suspended":
-            repeated = repeated and not segment.partial
+            is_repeated = is_repeated and not segment.partial
             if not self._suspended:
-                return repeated
-        name = run.key_text, run.sequence_number
-        repeated = not self._suspended.pop(name, False) and repeated
+                return is_repeated
+        run_key = run.key_text, run.sequence_number
+        is_repeated = not self._suspended.pop(run_key, False) and is_repeated
         if outcome == "suspended":
-            self._suspended[name] = not repeated
+            self._suspended[run_key] = not is_repeated
             if len(self._suspended) > MOST_SUSPENDED:
                 del self._suspended[next(iter(self._suspended))]
-        return repeated
+        return is_repeated
 
     def _queue_record(
         self,

@@ -28,7 +28,7 @@ called_agents: ContextVar[tuple[CalledAgent, ...]] = ContextVar("called_agents",
 
 
 def called_agent() -> SpanPath | None:
-    """Return the path of the agent whose code runs in this context; None for the run's own agent."""
+    """Return the span path of the innermost called agent in this context; None outside of called agents."""
     agents = called_agents.get()
     return agents[-1].path if agents else None
 
@@ -39,9 +39,9 @@ class CalledAgent:
 
     Attributes:
         name: Its name.
-        path: The path of its span.
-        parent: The path of the parent span.
-        before: Executed and replayed calls of the run when this agent was called.
+        path: The path of its span in the run.
+        parent: The path of its parent span.
+        before: Numbers of executed and of replayed calls of the run when the agent was called.
     """
 
     name: str
@@ -56,8 +56,8 @@ class FutureRun(NamedTuple):
     Attributes:
         key_text: Canonical text of its key.
         sequence_number: The number that it will have.
-        parent: None: its message is known when it starts.
-        traceparent: The same.
+        parent: None: the message is known only when the run starts.
+        traceparent: None, for the same reason.
     """
 
     key_text: str
@@ -67,14 +67,14 @@ class FutureRun(NamedTuple):
 
 
 class KnownRun(NamedTuple):
-    """The fields that all records of a run share.
+    """The fields that all records of a run share, cached from one record to the next.
 
     Attributes:
-        run: The run.
+        run: The run; None before the first one.
         job: Identity of the job in which it started.
         run_id: Its id.
         span: Id of its span.
-        key: Its key, without secrets.
+        key: Canonical text of its key, with secrets hidden.
     """
 
     run: ObservedRun | None
@@ -88,13 +88,13 @@ class OpenCall:
     """A durable call that has not ended.
 
     Args:
-        function: Its function.
+        function: Name of the function.
         execution: Number of earlier executions of its action in the run.
         start_seconds: Its start, in seconds since the epoch.
-        agent: The path of the agent that made the call; None for the action itself.
+        agent: The span path of the called agent that made the call; None for the action itself.
 
     Attributes:
-        more: Its attributes; None while there are none.
+        more: Its attributes by name; None while there are none.
     """
 
     __slots__ = ("agent", "begun", "execution", "function", "more")
@@ -107,15 +107,15 @@ class OpenCall:
         self.more: dict[str, Any] | None = None
 
     def add_attributes(self, facts: Mapping[str, Any]) -> None:
-        """Add attributes."""
+        """Add attributes to the record that the call will get."""
         self.more = {**(self.more or {}), **facts}
 
     def path(self, action: str, number: CallNumber) -> SpanPath:
-        """Return the path of its span."""
+        """Return the path of its span in the run."""
         return call_path(action, self.execution, self.function, number.task, number.nth)
 
     def parent(self, action: str) -> SpanPath:
-        """Return the path of the parent span."""
+        """Return the path of the parent span: that of the called agent or of the action."""
         return self.agent or ("action", action, self.execution)
 
 
@@ -152,17 +152,17 @@ class Segment:
         is_started: True if the run has a record of its start.
         steps: The steps that have no record yet, in the order of their ends.
         last_step_end: End of the last step that got a separate record from here; 0.0 if there is none.
-        nth: Number that the next call of the present action has, if one follows the other in its own task.
-        unfolded: The same number, of calls whose steps got separate records.
+        nth: Number of the next call of the present action, if its calls follow one another in one task.
+        unfolded: The same number among the calls whose steps got separate records.
         resumes: True if this attempt of the task has recorded its earlier segments.
         sent: Types of the events that the current attempt of an action sent.
         executed: Number of executed durable calls.
         replayed: Number of replayed calls and actions.
-        partial: True if the end of an action was not in the journal, although its run was replayed.
+        partial: True if the run was replayed, but the end of an action was not in its journal.
         failed: The last attempt of an action, if it failed and it is not known yet what follows.
         calling: The action that made or replayed the last call, and the number of its earlier executions.
-        dead: True if an event became a dead letter.
-        error: The last error.
+        dead: True if an event of the run became a dead letter.
+        error: The last error, as attributes; None if there was none.
         waits: Durations of its phases in which it waited; None if there were none. The runtime adds to them.
         last_phase: The last recorded phase, and its start.
         written: The memory that the run wrote.
@@ -195,54 +195,54 @@ class Segment:
         self.steps: list[Step] = []
 
     def write(self, sizes: Mapping[str, int]) -> None:
-        """Note memory that the run wrote."""
+        """Note the sizes of memory that the run wrote, by name."""
         self.written = sizes if self.written is None else {**self.written, **sizes}
 
     def phases(self) -> dict[str, float]:
-        """Return the durations of waits by name."""
+        """Return the durations of the waits in seconds, by the name of their phase."""
         return {phase.name.lower(): seconds for phase, seconds in (self.waits or {}).items()}
 
     @property
     def is_replay(self) -> bool:
-        """True if all that ended so far is in the journal."""
+        """True if everything that ended so far came from the journal."""
         return self.replayed > 0 and not (self.executed or self.partial)
 
     def ended_executions(self, action: str) -> int:
-        """Return the number of ended executions of an action that have no record yet."""
+        """Count the executions of an action that have ended and have no record yet."""
         return sum([step[0] is None and step[1] == action for step in self.steps]) if self.steps else 0
 
     @cached_property
     def actions(self) -> defaultdict[str, int]:
-        """Number of recorded executions of each action."""
+        """Number of recorded executions by action."""
         return _counts()
 
     @cached_property
     def called(self) -> set[SpanPath]:
-        """Paths of the recorded calls."""
+        """Span paths of the calls that have records."""
         return set()
 
     @cached_property
     def retries(self) -> defaultdict[str, int]:
-        """Number of retries of each action."""
+        """Number of retries by action, of its present execution."""
         return _counts()
 
     @cached_property
     def agents(self) -> defaultdict[tuple[str, int, str], int]:
-        """Number of called agents by action, number of its execution, and agent."""
+        """Number of called agents by action, number of its execution, and name of the agent."""
         return _counts()
 
     def begin_call(self, action: str, number: CallNumber, call: OpenCall) -> None:
-        """Note that a call begins."""
+        """Note that a durable call began."""
         if self.open is None:
             self.open = {}
         self.open[action, number.task, number.nth] = call
 
     def open_call(self, action: str, number: CallNumber) -> OpenCall | None:
-        """Return a call that has not ended."""
+        """Return a call that has begun and not ended; None if there is none."""
         return self.open.get((action, number.task, number.nth)) if self.open else None
 
     def end_call(self, action: str, number: CallNumber) -> OpenCall | None:
-        """Return a call that ends, and forget it."""
+        """Return a call that has begun, and forget it; None if there is none."""
         return self.open.pop((action, number.task, number.nth), None) if self.open else None
 
     def all_opened(self) -> list[OpenCall]:

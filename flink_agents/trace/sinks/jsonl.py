@@ -21,12 +21,12 @@ class JsonlSink:
     """Appends records to files of a directory. Each task attempt starts its own file.
 
     Args:
-        directory: Directory of the files, which is created if it does not exist.
+        directory: Directory of the files; created if it does not exist.
         prefix: Start of the names of this subtask's files.
-        file_bytes: Size at which a new file starts.
-        file_seconds: Age at which a new file starts.
-        total_bytes: Maximum total size of the subtask's files. The oldest files are removed.
-        now: Returns the time in seconds since the epoch.
+        file_bytes: Size in bytes at which a new file starts.
+        file_seconds: Age in seconds at which a new file starts.
+        total_bytes: Maximum size of all of the subtask's files; the oldest ones are removed.
+        now: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class JsonlSink:
         )
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Append records. After an error, the next call starts a new file."""
+        """Append records to the current file. After an error, the next call starts a new file."""
         self.write_lines([(record.run_id, record.to_bytes() + b"\n") for record in records])
 
     def write_lines(self, records: Sequence[TraceLine]) -> None:
-        """Append lines. After an error, the next call starts a new file."""
+        """Append encoded records to the current file. After an error, the next call starts a new file."""
         try:
             lines: list[bytes] = []
             size = 0
@@ -113,7 +113,7 @@ class JsonlSink:
         return self._file
 
     def _make_room(self) -> None:
-        """Remove the oldest files of the subtask until a new one fits."""
+        """Remove the oldest files of the subtask until a full new one fits into the total size."""
         files = sorted(
             path for path in self._directory.glob(f"{self._prefix}*{SUFFIX}") if self._is_own_file(path)
         )
@@ -123,12 +123,12 @@ class JsonlSink:
             sizes.pop(0)
 
     def _is_own_file(self, path: Path) -> bool:
-        """Return True if this agent wrote the file, and not an agent whose name has the same start."""
+        """Return True if this subtask's agent wrote a file, not one whose name has the same start."""
         unprefixed_name = path.name.removeprefix(self._prefix)
         return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), unprefixed_name) is not None
 
     def _abandon_file(self) -> None:
-        """Close a file that cannot be written. Its last line may be truncated."""
+        """Close a file after a failed write; its last line may be incomplete."""
         file = self._file
         self._file = None
         if file is not None:

@@ -16,9 +16,9 @@ class KafkaSink:
     """Sends records with acknowledgement of the leader. A failed record is not sent again.
 
     Args:
-        servers: Addresses of brokers, separated by commas.
-        topic: The topic.
-        seconds: Time limit of a batch; after it, its records count as dropped.
+        servers: Addresses of brokers, ``host:port``, separated by commas.
+        topic: Name of the topic.
+        seconds: Timeout of a batch in seconds; after it, the records count as dropped.
         client: Further options of kafka-python, such as for TLS and SASL.
     """
 
@@ -50,13 +50,13 @@ class KafkaSink:
         return cls(servers, topic, client=target.config.below(AgentOptions.TRACE_KAFKA_CLIENT.key))
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Send records and wait until the broker has them."""
+        """Send records, and wait until the leaders of their partitions have them."""
         self._topic.send_records((record.run_id.encode(), record.to_bytes()) for record in records)
 
     def write_lines(self, lines: Sequence[TraceLine]) -> None:
-        """Send lines and wait until the broker has them."""
+        """Send encoded records, and wait until the leaders of their partitions have them."""
         self._topic.send_records((run_id.encode(), line[:-1]) for run_id, line in lines)
 
     def close(self) -> None:
-        """Close the client."""
+        """Close the producer."""
         self._topic.close()

@@ -15,13 +15,13 @@ SEND_SECONDS = 10.0
 
 
 class KafkaTopic:
-    """Sends records with acknowledgement of the leader. A failed record is not sent again.
+    """Sends pairs of key and value; the leaders acknowledge them. A failed pair is not sent again.
 
     Args:
-        servers: Addresses of brokers, separated by commas.
-        topic: The topic.
+        servers: Addresses of brokers, ``host:port``, separated by commas.
+        topic: Name of the topic.
         client: Further options of kafka-python, such as for TLS and SASL. Strings are converted.
-        seconds: Time limit of a batch.
+        seconds: Timeout of a batch in seconds.
         creates: True if brokers may create the topic.
     """
 
@@ -41,7 +41,11 @@ class KafkaTopic:
         self._producer: Any = None
 
     def send_records(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Send records and wait until the broker has them. One that is too large does not stop the others."""
+        """Send pairs of key and value, and wait for the acknowledgements.
+
+        Raises:
+            Exception: kafka-python could not send a pair. One that is too large does not stop the others.
+        """
         from kafka.errors import MessageSizeTooLargeError
 
         producer = self._open_producer()
@@ -59,7 +63,7 @@ class KafkaTopic:
             raise too_large
 
     def close(self) -> None:
-        """Close the client."""
+        """Close the producer."""
         producer = self._producer
         self._producer = None
         if producer is not None:
@@ -69,7 +73,7 @@ class KafkaTopic:
         if self._producer is None:
             from kafka import KafkaProducer
 
-            most = int(self._seconds * 1000)
+            timeout_ms = int(self._seconds * 1000)
             redaction.add_secrets(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
             defaults: Mapping[str, Any] = KafkaProducer.DEFAULT_CONFIG
             client_options = {
@@ -81,9 +85,9 @@ class KafkaTopic:
                 "enable_idempotence": False,
                 "allow_auto_create_topics": self._creates,
                 "linger_ms": 5,
-                "max_block_ms": most,
-                "request_timeout_ms": max(1, most - 1000),
-                "delivery_timeout_ms": most,
+                "max_block_ms": timeout_ms,
+                "request_timeout_ms": max(1, timeout_ms - 1000),
+                "delivery_timeout_ms": timeout_ms,
                 "metrics_enabled": False,
             }
             self._producer = KafkaProducer(**(sink_options | client_options))
@@ -91,7 +95,7 @@ class KafkaTopic:
 
 
 def _parse_value(value: Any, default: Any) -> Any:
-    """Convert a string, as configuration files have it, to the type of kafka-python's default."""
+    """Convert a string from a configuration file to the type of kafka-python's default."""
     if not isinstance(value, str) or not isinstance(default, (bool, int, float)):
         return value
     if isinstance(default, bool):

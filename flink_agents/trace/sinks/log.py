@@ -13,18 +13,21 @@ MARK = "agent-trace "
 
 
 class LogSink:
-    """Logs records at the level ``INFO``. A record that is too long for a line loses its attributes."""
+    """Logs records at level ``INFO``.
+
+    A record that is too long for a line is logged without its attributes.
+    """
 
     def __init__(self) -> None:
         self._log = bounded_logger("flink_agents.trace.records")
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> LogSink:
-        """Create the sink of a subtask."""
+        """Create the sink for a subtask."""
         return cls()
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Log each record as one line."""
+        """Log each record as a line; one that is too long without its attributes."""
         for record in records:
             line = record.to_json()
             if len(line) > MAX_CHARACTERS:
@@ -32,4 +35,4 @@ class LogSink:
             self._log.info("%s%s", MARK, line)
 
     def close(self) -> None:
-        """Do nothing: the log belongs to Flink."""
+        """Do nothing: the log is Flink's."""

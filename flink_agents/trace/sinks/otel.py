@@ -32,9 +32,9 @@ class OtelSink:
     """Sends spans to a collector.
 
     Args:
-        endpoint: Address of the collector for traces. Default: ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        seconds: Time limit of an export, including its retries.
-        histograms: Counts requests to models. None: only spans are exported.
+        endpoint: URL of the collector for traces. Default: ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        seconds: Timeout of an export in seconds, including its retries.
+        histograms: Counts requests to models for metrics. None: only spans are exported.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class OtelSink:
         return cls(endpoint, histograms=histograms)
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Export the spans of ``records``.
+        """Export the spans of records; blocks until the collector has answered.
 
         Raises:
             TraceError: The collector did not accept them.
@@ -84,14 +84,14 @@ class OtelSink:
             )
 
     def close(self) -> None:
-        """Export the rest, and close the connections."""
+        """Export the last counts of histograms, and close the connections to the collector."""
         if self._histograms is not None:
             self._histograms.close()
         self._exporter.shutdown()
 
 
 def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
-    """Yield a span for each record about something that ended and was not replayed."""
+    """Yield a span for each record of an end that was not replayed. Records with invalid ids are skipped."""
     for record in unfold_records(records):
         if not record.is_end or record.replayed:
             continue
@@ -104,7 +104,11 @@ def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
 
 
 def span_of(record: TraceRecord) -> Any:
-    """Return the span of a record."""
+    """Return the OpenTelemetry span of a record.
+
+    Raises:
+        ValueError: An id of the record is not hexadecimal.
+    """
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -115,8 +119,8 @@ def span_of(record: TraceRecord) -> Any:
 
     name, operation = _span_name(record)
     end = _nanoseconds(record.time)
-    bad = record.outcome in ("failed", "dead-lettered")
-    segment = record.kind == "run" and record.parent_id is not None
+    has_failed = record.outcome in ("failed", "dead-lettered")
+    is_segment = record.kind == "run" and record.parent_id is not None
     return ReadableSpan(
         _encodable_text(name),
         context=context(record.span_id),
@@ -128,8 +132,8 @@ def span_of(record: TraceRecord) -> Any:
         ),
         attributes=_span_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
-        links=[Link(context(span_id(record.run_id)))] if segment else [],
-        status=Status(StatusCode.ERROR, _error_text(record)) if bad else Status(),
+        links=[Link(context(span_id(record.run_id)))] if is_segment else [],
+        status=Status(StatusCode.ERROR, _error_text(record)) if has_failed else Status(),
         # Collectors take a span without a duration for a wrong one.
         start_time=max(0, end - max(1, _nanoseconds(record.seconds or 0.0))),
         end_time=end,
@@ -151,12 +155,12 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _encodable_text(text: str) -> str:
-    """Return a string that UTF-8 has: one span that cannot be encoded would cost its whole batch."""
+    """Replace what UTF-8 cannot encode: one such span would cost the whole batch."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _attribute_value(value: Any) -> Any:
-    """Return a value that an attribute can have."""
+    """Return a value in a type that attributes of spans can have, else as text."""
     if isinstance(value, str):
         return _encodable_text(value)
     if isinstance(value, int) and abs(value) > _MOST_INTEGER:
@@ -169,7 +173,7 @@ _RESOURCE_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 
 @lru_cache(maxsize=64)
 def _create_resource(agent: str, job: str, *variables: str | None) -> Any:
-    """Return the resource of an agent. Cached, since creating it runs the SDK's detectors."""
+    """Return the resource of an agent. Cached by the variables: creating it runs detectors of the SDK."""
     return resource_of(agent, {"flink.job.identity": job})
 
 
@@ -206,7 +210,7 @@ _FACTS = {
 
 
 def _parent_span(record: TraceRecord) -> str | None:
-    """Return the parent span of a record. The parent of a run may belong to another system."""
+    """Return the id of a record's parent span, for a run that of its input; None if it has none."""
     context = record.attributes.get("traceparent")
     if record.kind == "run" and record.parent_id is None and isinstance(context, str):
         return span_of_context(context)
@@ -214,7 +218,7 @@ def _parent_span(record: TraceRecord) -> str | None:
 
 
 def _span_name(record: TraceRecord) -> tuple[str, str]:
-    """Return the name and the operation of a span."""
+    """Return the name of a span, and its operation in the GenAI conventions."""
     if record.kind in ("run", "agent"):
         return f"invoke_agent {record.name}", "invoke_agent"
     if record.kind == "call":

@@ -44,12 +44,12 @@ class GenAiHistograms:
             ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT``.
         agent: Name of the agent.
         subtask: Number of the subtask.
-        seconds: Time limit of an export, including its retries.
+        seconds: Timeout of an export in seconds, including its retries.
     """
 
     def __init__(self, endpoint: str | None, agent: str, subtask: int, seconds: float) -> None:
         self._endpoint = endpoint
-        self._names = agent, subtask
+        self._agent_and_subtask = agent, subtask
         self._seconds = seconds
         self._provider: Any = None
         self._tokens: Any = None
@@ -59,7 +59,7 @@ class GenAiHistograms:
         self._wanted = self._is_wanted()
 
     def count_requests(self, records: Iterable[TraceRecord]) -> None:
-        """Count the requests to models among ``records``."""
+        """Add the requests to models among records to the histograms, except replayed ones."""
         for record in records if self._wanted else ():
             if record.kind != "call" or record.replayed:
                 continue
@@ -68,7 +68,7 @@ class GenAiHistograms:
                 self._count_request(record, _NAMES[kind], target)
 
     def close(self) -> None:
-        """Export all counts, in bounded time."""
+        """Export all counts, and end the thread; waits at most the timeout of an export."""
         provider = self._provider
         self._provider = None
         self._wanted = False
@@ -79,13 +79,15 @@ class GenAiHistograms:
         if self._provider is None:
             self._create_histograms()
         facts = record.attributes
-        names = self._attributes(facts, operation, target)
+        labels = self._attributes(facts, operation, target)
         if record.seconds is not None:
-            failed = {"error.type": str(facts.get("error", _UNKNOWN))} if record.outcome == "failed" else {}
-            self._durations.record(record.seconds, names | failed)
+            error_label = (
+                {"error.type": str(facts.get("error", _UNKNOWN))} if record.outcome == "failed" else {}
+            )
+            self._durations.record(record.seconds, labels | error_label)
         for name, kind in _TOKEN_TYPES.items():
             if name in facts:
-                self._tokens.record(facts[name], names | {"gen_ai.token.type": kind})
+                self._tokens.record(facts[name], labels | {"gen_ai.token.type": kind})
 
     def _attributes(self, facts: Mapping[str, Any], operation: str, target: str) -> dict[str, Any]:
         model = facts.get("model")
@@ -112,7 +114,7 @@ class GenAiHistograms:
         return True
 
     def _create_histograms(self) -> None:
-        """Create the histograms when the first request is counted."""
+        """Create exporter and histograms at the first request, as most jobs have none."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # pyright: ignore[reportMissingImports]
             OTLPMetricExporter,
         )
@@ -138,6 +140,6 @@ class GenAiHistograms:
         )
 
     def _resource(self) -> Any:
-        agent, subtask = self._names
+        agent, subtask = self._agent_and_subtask
         instance = f"{agent}-{subtask}-{uuid.uuid4().hex[:12]}"
         return resource_of(agent, {"service.instance.id": instance})

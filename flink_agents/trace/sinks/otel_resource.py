@@ -8,9 +8,14 @@ _SERVICE = "service.name"
 
 
 def resource_of(agent: str, attributes: dict[str, str]) -> Any:
-    """Return a resource with ``attributes``.
+    """Return the OpenTelemetry resource of an agent.
 
-    Its service has the agent's name, unless ``OTEL_SERVICE_NAME`` or ``OTEL_RESOURCE_ATTRIBUTES`` has one.
+    Its service has the agent's name, unless ``OTEL_SERVICE_NAME`` or ``OTEL_RESOURCE_ATTRIBUTES`` names
+    another.
+
+    Args:
+        agent: Name of the agent.
+        attributes: Further attributes of the resource.
     """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 

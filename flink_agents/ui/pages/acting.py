@@ -29,7 +29,7 @@ MOST_SHOWN = 200
 
 
 def waiting(view: View, request: Request) -> Response:
-    """List the waiting keys, and the events or times that end their waits."""
+    """Return the page with the waiting keys, and what ends their waits."""
     agent = request.query_params.get("agent", "")
     rows = queries.waiting_keys(view.index, agent)
     pending = view.outside.requests()
@@ -51,12 +51,12 @@ def waiting(view: View, request: Request) -> Response:
 
 
 def key_of_request(approval_request: ApprovalRequest) -> str:
-    """Return the canonical text of the key whose run requests the approval."""
+    """Return the canonical text of the key whose run made a request."""
     return wait_of_request(approval_request.id).rsplit("|", 4)[0]
 
 
 def approvals(view: View, request: Request) -> Response:
-    """List the pending requests for approvals, the oldest first."""
+    """Return the page with the pending requests for approval, the oldest first."""
     reading = view.outside.requests()
     text = request.query_params.get("q", "").strip()
     matching_requests = [
@@ -78,7 +78,7 @@ def approvals(view: View, request: Request) -> Response:
 
 
 def _matches_text(approval_request: ApprovalRequest, text: str) -> bool:
-    """Return True if the key, the agent, the tool or an argument of a request contains a text."""
+    """Return True if key, agent, tool or an argument of a request contains a text, in any case."""
     if not text:
         return True
     values = (
@@ -91,7 +91,7 @@ def _matches_text(approval_request: ApprovalRequest, text: str) -> bool:
 
 
 def approval(view: View, request: Request) -> Response:
-    """Show one request with a form to answer it."""
+    """Return the page of one request, with a form to answer it."""
     name = request.query_params.get("id", "")
     approval_request = view.outside.request(name)
     if approval_request is None:
@@ -111,7 +111,15 @@ def _form_of(
     fields: Sequence[Field],
     entered: Form | None = None,
 ) -> Response:
-    """Show a request, with its own arguments or with those that a visitor has entered."""
+    """Return the page of a request, with its own arguments or with what the visitor entered.
+
+    Args:
+        view: Sources and templates.
+        request: The HTTP request.
+        approval_request: The request for approval.
+        fields: The fields of its arguments.
+        entered: The submitted form, to show it again with its problems; None for a new form.
+    """
     return view.render_page(
         request,
         "approval.html",
@@ -128,7 +136,7 @@ def _form_of(
 
 
 def _run_of(view: View, approval_request: ApprovalRequest) -> str:
-    """Return the id of the run that made a request; empty if the trace does not have it."""
+    """Return the id of the run that made a request; empty if the trace lacks it."""
     parts = wait_of_request(approval_request.id).rsplit("|", 4)
     sequence = int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else -1
     rows = view.index.query(
@@ -139,7 +147,7 @@ def _run_of(view: View, approval_request: ApprovalRequest) -> str:
 
 
 def answer(view: View, request: Request) -> Response:
-    """Send an approval or a denial. A form with a field that cannot be read is shown again."""
+    """Send an approval or a denial, and redirect. A form with an invalid field is shown again."""
     form: Form = request.state.form
     if first_value(form, "decision") == "approve":
         fields = list(_entered_fields(form))
@@ -170,7 +178,7 @@ def answer(view: View, request: Request) -> Response:
 
 
 def _entered_fields(form: Form) -> Iterator[Field]:
-    """Yield the fields of a submitted form, each with the problem of its text."""
+    """Yield the fields of a submitted form, each with the problem of its text, if any."""
     for key in form:
         if key.startswith(ARGUMENT):
             name = key.removeprefix(ARGUMENT)
@@ -186,7 +194,7 @@ def _entered_fields(form: Form) -> Iterator[Field]:
 
 
 def _changed_arguments(form: Form) -> dict[str, Any] | None:
-    """Return the changed arguments; None if they are unchanged."""
+    """Return all arguments of a form that differ from those of the request, by name; None if none does."""
     changed: dict[str, Any] = {}
     for field in _entered_fields(form):
         previous_value = json_of(field.previous_value, field.name)
@@ -197,7 +205,7 @@ def _changed_arguments(form: Form) -> dict[str, Any] | None:
 
 
 def _further_arguments(form: Form) -> dict[str, Any]:
-    """Return the arguments in the field of further ones."""
+    """Return the arguments that the visitor added, which the request does not have."""
     more = first_value(form, "more").strip()
     added = json_of(more, "the field of further arguments") if more else {}
     if not isinstance(added, dict):
@@ -214,7 +222,7 @@ def _problem_of_more(form: Form) -> str:
 
 
 def dead_letters(view: View, request: Request) -> Response:
-    """List dead letters, with a form to send them back."""
+    """Return the page with the dead letters, and a form to send them back."""
     topics = view.outside.letters()
     unknown = {
         name: any(letter.origin is None for letter in reading.value or ()) for name, reading in topics.items()
@@ -223,7 +231,7 @@ def dead_letters(view: View, request: Request) -> Response:
 
 
 def redrive(view: View, request: Request) -> Response:
-    """Send dead letters back."""
+    """Send the chosen dead letters back, and redirect to their page."""
 
     def act(form: Form) -> str:
         to = first_value(form, "to").strip() or None
@@ -241,7 +249,7 @@ SIGNAL_FIELDS = ("key", "name", "wait", "value", "id")
 
 
 def signals(view: View, request: Request) -> Response:
-    """Show the form that sends a signal."""
+    """Return the page with the form that sends a signal."""
     parameters = request.query_params
     return _signal_form(view, request, {name: parameters.get(name, "") for name in SIGNAL_FIELDS})
 
@@ -251,7 +259,7 @@ def _signal_form(view: View, request: Request, field_texts: Mapping[str, str]) -
 
 
 def send(view: View, request: Request) -> Response:
-    """Send the signal of a submitted form, and redirect to the form."""
+    """Send the signal of a submitted form, and redirect; show the form again if that fails."""
     form: Form = request.state.form
 
     def act(form: Form) -> str:

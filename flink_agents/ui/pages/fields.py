@@ -23,14 +23,14 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 
 @dataclass(frozen=True)
 class Field:
-    """A field.
+    """A field of the form that answers a request.
 
     Attributes:
         name: Name of the argument.
         kind: ``number``, ``bool``, ``decimal``, ``date``, ``time``, ``text``, ``optional`` or ``json``.
-        text: The text in the field.
+        text: The text that the field shows.
         previous_value: The value of the request, as JSON.
-        problem: The reason why the text is no such value; empty if it is.
+        problem: Why the text is no value of that kind; empty if it is one.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Field:
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of the field for a value."""
+    """Return the kind of the field for a value; see :class:`Field`."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int | float):
@@ -63,7 +63,7 @@ def kind_of(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the text of its field."""
+    """Return a value as its field shows it: a text as it is, another value as JSON."""
     kind = kind_of(value)
     if kind in ("text", "decimal", "date", "time"):
         return value
@@ -71,17 +71,17 @@ def text_of(value: Any) -> str:
 
 
 def fields_of(arguments: Mapping[str, Any]) -> list[Field]:
-    """Return the fields for the arguments of a request."""
+    """Return a field for each argument of a request."""
     return [Field(name, kind_of(value), text_of(value), as_json(value)) for name, value in arguments.items()]
 
 
 def parse_field(name: str, text: str, previous_value: Any) -> Any:
-    """Return the value of a field.
+    """Return the value that a person entered in a field.
 
     Args:
         name: Name of the argument.
-        text: The text.
-        previous_value: The value of the request.
+        text: What the field contains.
+        previous_value: The value of the request, which decides the kind of the field.
 
     Raises:
         RejectedAnswerError: The text is no value of that kind.
@@ -101,7 +101,7 @@ def parse_field(name: str, text: str, previous_value: Any) -> Any:
 
 
 def _of_optional(text: str) -> Any:
-    """Return the value for an argument that was None: JSON, or the text itself."""
+    """Return the value that was entered for an argument of None: JSON, or the text itself."""
     try:
         return json_of(text, "") if text else None
     except RejectedAnswerError:
@@ -116,7 +116,11 @@ _EXAMPLES = {
 
 
 def _format_like(name: str, text: str, kind: str) -> str:
-    """Return a text of a kind that JSON does not have."""
+    """Return the text of a decimal, date or time, which JSON has as strings.
+
+    Raises:
+        RejectedAnswerError: The text is none.
+    """
     try:
         if kind == "decimal" and not _NUMBER.fullmatch(text):
             raise ValueError(text)

@@ -21,7 +21,7 @@ from flink_agents.ui.rendering import link_to
 
 
 def keys(view: View, request: Request) -> Response:
-    """Show a key, or the form to enter one."""
+    """Return the page of a key, or the form to enter one."""
     entered_text = request.query_params.get("key", "").strip()
     raw = request.query_params.get("raw", "")
     canonical = raw or _canonical_key(view, entered_text)
@@ -45,7 +45,7 @@ def keys(view: View, request: Request) -> Response:
 
 
 def inspect(view: View, request: Request) -> Response:
-    """Ask the job itself about a key."""
+    """Ask the job about a key, and redirect to the page that shows its answer."""
 
     def act(form: Mapping[str, list[str]]) -> str:
         key = first_value(form, "key")
@@ -62,7 +62,7 @@ def inspect(view: View, request: Request) -> Response:
 
 
 def journal(view: View, request: Request) -> Response:
-    """Return the journal of a key or a run, as a part of a page."""
+    """Return the journal of a key or of one run, as a part of another page."""
     key = request.query_params.get("key", "")
     sequence = request.query_params.get("run", "")
     journals: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ def _recent_keys(view: View) -> list[Any]:
 
 
 def _canonical_key(view: View, entered_text: str) -> str:
-    """Return the canonical text of an entered key: the first one with runs, otherwise that of the string."""
+    """Return the canonical text of an entered key: of its forms, the first with runs, else the string."""
     forms = list(_key_forms(entered_text)) if entered_text else []
     for form in forms:
         if view.index.query("SELECT 1 FROM runs WHERE key = ? LIMIT 1", [storable_text(form)]):

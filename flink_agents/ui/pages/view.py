@@ -42,9 +42,9 @@ class View:
     Attributes:
         settings: Sources of the console.
         index: Index of the records.
-        outside: Access to brokers and to Flink.
-        templates: The templates.
-        messages: Messages for the next page, by session.
+        outside: Reads from brokers and Flink, and sends decisions.
+        templates: The Jinja templates.
+        messages: Messages for the next page of a visitor, by session: kind and text.
     """
 
     settings: ConsoleSettings
@@ -54,7 +54,14 @@ class View:
     messages: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
 
     def render_page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Render a page."""
+        """Render a page, with what all pages show: navigation, messages and problems.
+
+        Args:
+            request: The request.
+            template: Name of the template.
+            status: Status of the response.
+            **values: Further variables of the template.
+        """
         text = self.templates.get_template(template).render(
             navigation=NAVIGATION,
             here="/" + request.url.path.strip("/").partition("/")[0],
@@ -74,13 +81,13 @@ class View:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     def _stopped_jobs(self) -> list[LocalJobState]:
-        """Return the local jobs that do not run although runs of them have not ended."""
+        """Return the local jobs with unfinished runs that do not run now."""
         query = f"SELECT 1 FROM main.runs WHERE job = ? AND status IN ({OPEN}) LIMIT 1"
         jobs = [job for job in self.outside.local_jobs() if not job.runs]
         return [job for job in jobs if self.index.query_all(query, [job.run.identifier])]
 
     def show_message(self, request: Request, kind: str, text: str) -> None:
-        """Show a message to a visitor on the next page."""
+        """Show a message on the visitor's next page; ``kind`` is ``good`` or ``bad``."""
         if len(self.messages) > 1000:
             self.messages.clear()
         self.messages.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
@@ -88,7 +95,13 @@ class View:
     def execute_form(
         self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str
     ) -> Response:
-        """Execute a form, and redirect to a page that shows the result."""
+        """Execute a submitted form, and redirect to a page that shows the result or the error.
+
+        Args:
+            request: The request with the form.
+            act: Executes the form, and returns the message for the visitor.
+            back: Address of that page.
+        """
         try:
             self.show_message(request, "good", act(request.state.form))
         except AgentsError as error:
@@ -97,12 +110,12 @@ class View:
 
 
 def first_value(form: Mapping[str, list[str]], name: str) -> str:
-    """Return the first value of a field."""
+    """Return the first value of a field of a form; empty if the form lacks it."""
     return form.get(name, [""])[0]
 
 
 def parse_number(text: str | None, least: int = 0, most: int = 1_000_000) -> int:
-    """Return the number in a text, or the minimum if it is not a number."""
+    """Return the number in a text, limited to ``least`` to ``most``; ``least`` if it is no number."""
     try:
         return min(max(int(text or least), least), most)
     except ValueError:

@@ -20,7 +20,7 @@ SINCE = ((0, "any time"), (900, "15 minutes"), (3600, "1 hour"), (86400, "1 day"
 
 
 def overview(view: View, request: Request) -> Response:
-    """Show jobs, rates and errors."""
+    """Return the page with jobs, rates, errors, and the longest waits."""
     by_agent = queries.by_agent(view.index)
     totals = {status: sum(row[status] for row in by_agent.values()) for status in queries.STATUSES}
     series = queries.count_per_minute(view.index, MINUTES, time.time())
@@ -42,7 +42,7 @@ def overview(view: View, request: Request) -> Response:
 
 
 def _pending_count(view: View) -> int | None:
-    """Return the number of requests without an answer from this console; None if it is not known."""
+    """Return the number of pending requests that this console has not answered; None if it is unknown."""
     reading = view.outside.requests()
     if reading is None or reading.value is None:
         return None
@@ -50,7 +50,7 @@ def _pending_count(view: View) -> int | None:
 
 
 def agents(view: View, request: Request) -> Response:
-    """Show the graph of each agent with counts."""
+    """Return the page with the graph of each agent, and counts of its calls."""
     by_agent = queries.by_agent(view.index)
     plans = {plan.name: plan for plan in view.settings.plans}
     drawn: list[tuple[graph.Drawing, bool]] = []
@@ -79,7 +79,7 @@ def _call_counts(view: View, agent: str) -> list[dict[str, Any]]:
 
 
 def runs(view: View, request: Request) -> Response:
-    """List runs, with search and filters."""
+    """Return the page that lists runs, by the search and filters of its address."""
     parameters = request.query_params
     run_filter = RunFilter(
         status=parameters.get("status", "") if parameters.get("status") in queries.STATUSES else "",
@@ -107,7 +107,7 @@ def runs(view: View, request: Request) -> Response:
 
 
 def run(view: View, request: Request) -> Response:
-    """Show one run."""
+    """Return the page of one run: its timeline, waits, answers and records."""
     row_and_trace = queries.find_run(view.index, request.query_params.get("id", ""))
     if row_and_trace is None:
         return view.render_page(

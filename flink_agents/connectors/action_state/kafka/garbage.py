@@ -28,8 +28,8 @@ class Batch(NamedTuple):
     """The position of a batch.
 
     Attributes:
-        partition: Its partition.
-        key: Its key.
+        partition: Number of its partition.
+        key: Token of its writer, and its number.
     """
 
     partition: int
@@ -37,13 +37,13 @@ class Batch(NamedTuple):
 
 
 class _Removal(NamedTuple):
-    """The last removal of a journal.
+    """The last removal of the first runs of a journal.
 
     Attributes:
-        through: The last run that it removed.
-        offset: Its offset. Of two equal ones, the later one is kept: so all owners keep the same one.
-        batch: The batch that holds it.
-        since: Its first offset, before it was rewritten.
+        through: Number of the last run that it removed; :data:`FORGET` for all.
+        offset: Its offset. Of two equal removals, the later one stays, so that all owners keep the same one.
+        batch: The batch that contains it.
+        since: Offset at which it was first written, before it was rewritten.
     """
 
     through: int
@@ -53,11 +53,11 @@ class _Removal(NamedTuple):
 
 
 class Garbage:
-    """Knows which batches are needed and which can be removed. Thread-safe.
+    """Records the content of batches, and tells which of them can be removed. Thread-safe.
 
     Args:
-        remembered: Chooses the removals to keep; without it, all of them are kept.
-        token: The token of the owner; None for a reader without one.
+        remembered: Chooses the removals to keep; None to keep all of them.
+        token: Token of the owner; None for a reader.
     """
 
     def __init__(self, remembered: Remembered | None = None, token: str | None = None) -> None:
@@ -69,58 +69,58 @@ class Garbage:
         self._removals: dict[JournalKey, _Removal] = {}
         self._forgotten: dict[JournalKey, _Removal] = {}
         self._offsets: dict[Batch, int] = {}
-        self._sizes: dict[Batch, int] = {}
+        self._removal_counts: dict[Batch, int] = {}
         # Of batches that are needed: the journals in each, and the number of records of each journal.
-        self._holds: dict[Batch, tuple[JournalKey, ...]] = {}
-        self._held: Counter[JournalKey] = Counter()
-        self._tokens: Counter[str] = Counter()
-        self._partitions: Counter[int] = Counter()
-        self._rewrite: set[JournalKey] = set()
+        self._journals_in: dict[Batch, tuple[JournalKey, ...]] = {}
+        self._batch_counts: Counter[JournalKey] = Counter()
+        self._needed_by_token: Counter[str] = Counter()
+        self._needed_removals: Counter[int] = Counter()
+        self._to_rewrite: set[JournalKey] = set()
         self._dead: list[Batch] = []
         self._stored_runs = 0
-        self._keeps = False
-        self.found = 0
+        self._keeps_all_removals = False
+        self.removed_count = 0
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last run that is known to be pruned."""
+        """Return the last run of a journal that is known to be pruned; :data:`NOTHING_PRUNED` if none."""
         removal = self._removals.get(journal)
         return NOTHING_PRUNED if removal is None else removal.through
 
     def removal_start(self, journal: JournalKey) -> int | None:
-        """Return the first offset of the last removal of a journal."""
+        """Return the offset at which the last removal of a journal was first written; None without one."""
         removal = self._removals.get(journal)
         return None if removal is None else removal.since
 
     def pruned(self) -> dict[JournalKey, int]:
-        """Return the last pruned run of each journal for which it is known."""
+        """Return the last pruned run by journal, for all journals with a known removal."""
         with self._lock:
             return {journal: removal.through for journal, removal in self._removals.items()}
 
     def counts(self) -> dict[str, int]:
-        """Return the known numbers of needed batches, and of batches that were removed."""
+        """Return the numbers of needed runs, batches and removals, and of removed batches, by name."""
         return {
             "runs_kept": self._stored_runs,
             "batches_kept": len(self._needed),
-            "batches_removed": self.found,
+            "batches_removed": self.removed_count,
             "tombstones_kept": len(self._removals),
         }
 
     def with_runs(self) -> set[Batch]:
-        """Return the batches that hold runs which were not pruned."""
+        """Return the batches with records of runs that are not pruned."""
         with self._lock:
             return {batch for runs in self._runs.values() for batches in runs.values() for batch in batches}
 
     def knows(self, journal: JournalKey) -> bool:
-        """Return True if a batch has any record of the journal."""
+        """Return True if a needed batch has any record of the journal."""
         return journal in self._runs or journal in self._removals
 
     def needs(self, batch: Batch) -> bool:
-        """Return True if any record in a batch is known to be needed."""
+        """Return True if a batch is known and has anything that is needed."""
         return batch in self._needed
 
     def owns(self, token: str) -> bool:
-        """Return True if any record that an owner wrote is needed."""
-        return self._tokens[token] > 0
+        """Return True if a batch of the owner with this token has anything that is needed."""
+        return self._needed_by_token[token] > 0
 
     # -- notifications ----------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Garbage:
                 return
             self._needed[batch] = 0
             self._offsets[batch] = offset
-            self._tokens[batch.key.token] += 1
+            self._needed_by_token[batch.key.token] += 1
             removals = 0
             holds: dict[JournalKey, None] = {}
             for entry in entries:
@@ -148,21 +148,25 @@ class Garbage:
                 self._mark_batch_dead(batch)
                 return
             if removals:
-                self._sizes[batch] = removals
+                self._removal_counts[batch] = removals
             if holds:
-                self._holds[batch] = tuple(holds)
-                self._held.update(self._holds[batch])
+                self._journals_in[batch] = tuple(holds)
+                self._batch_counts.update(self._journals_in[batch])
 
     def void_batch(self, batch: Batch) -> None:
-        """Record that a batch never counted."""
+        """Record that the records of a batch never counted, so that the batch can be removed."""
         with self._lock:
             self._dead.append(batch)
 
     def remove_batch(self, batch: Batch) -> list[tuple[JournalKey, int]]:
-        """Record that a batch was removed, and return its runs that were needed so far."""
+        """Record that a writer removed a batch.
+
+        Returns:
+            Journal and number of each run in it that was still considered needed.
+        """
         with self._lock:
             needed_runs: list[tuple[JournalKey, int]] = []
-            for journal in self._holds.get(batch, ()):
+            for journal in self._journals_in.get(batch, ()):
                 runs = self._runs.get(journal, {})
                 # The owner that removed it knew of removals that are no longer known here.
                 for seq in [seq for seq, batches in runs.items() if batch in batches]:
@@ -178,79 +182,81 @@ class Garbage:
     # -- work to do -------------------------------------------------------------------
 
     def take_dead(self) -> list[Batch]:
-        """Take the batches that can be removed; each is returned once."""
+        """Return the batches that can be removed, each once: remove them, or call :meth:`put_back`."""
         if not self._dead:
             return []
         with self._lock:
             dead = self._dead
             self._dead = []
-            self.found += len(dead)
+            self.removed_count += len(dead)
             return dead
 
     def put_back(self, dead: Iterable[Batch]) -> None:
-        """Return batches that could not be removed."""
+        """Queue batches again that the caller of :meth:`take_dead` could not remove."""
         with self._lock:
             self._dead[:0] = dead
 
     def keep_removals(self) -> None:
-        """Keep all removals from now on: it is unknown whether some batch was removed."""
-        self._keeps = True
+        """Keep all removals from now on, since it is unknown if a batch was removed."""
+        self._keeps_all_removals = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Return removals to write again, so that their old batches become garbage.
+        """Return removals to write again, so that the batches that contain them now can be removed.
 
-        These are removals in batches that are mostly superfluous, and those that were marked. Only removals
-        of journals of the owner's group, or that the owner wrote itself: of other journals, it may not know
-        yet that they were deleted.
+        These are removals in batches that are mostly unnecessary, and marked ones (:meth:`adopt_removals`).
+        Only removals of the owner's group, and those that it wrote, are returned: other journals may have
+        been deleted without its knowledge.
 
         Args:
-            limit: Maximum number of removals. Marked ones beyond it are returned later.
+            limit: Maximum number of removals. Marked ones beyond it are returned by a later call.
             owner: The owner that writes them.
 
         Returns:
-            Each removal's journal and last removed run.
+            Journal and last removed run of each removal.
         """
         with self._lock:
             sparse = {
-                batch for batch, size in self._sizes.items() if 0 < self._needed.get(batch, 0) * SPARSE < size
+                batch
+                for batch, size in self._removal_counts.items()
+                if 0 < self._needed.get(batch, 0) * SPARSE < size
             }
-            if not sparse and not self._rewrite:
+            if not sparse and not self._to_rewrite:
                 return []
-            rewrite = self._rewrite
-            self._rewrite = set()
+            rewrite = self._to_rewrite
+            self._to_rewrite = set()
             removals = [
                 (journal, removal.through)
                 for journal, removal in self._removals.items()
                 if (removal.batch in sparse or journal in rewrite)
                 and (journal.journal_id == owner.group or removal.batch.key.token == owner.token)
             ]
-            self._rewrite.update(journal for journal, _ in removals[limit:] if journal in rewrite)
+            self._to_rewrite.update(journal for journal, _ in removals[limit:] if journal in rewrite)
             return removals[:limit]
 
     def is_over(self, partition: int) -> bool:
         """Return True if a partition has enough removals to make a search for superfluous ones worthwhile."""
         remembered = self._remembered
-        over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
-        return over and not self._keeps
+        over = remembered is not None and remembered.is_over(partition, self._needed_removals[partition])
+        return over and not self._keeps_all_removals
 
     def partitions_over_limit(self) -> list[int]:
-        """Return the partitions with more known removals than are kept."""
-        return [partition for partition in list(self._partitions) if self.is_over(partition)]
+        """Return the partitions in which a search for superfluous removals is worthwhile."""
+        return [partition for partition in list(self._needed_removals) if self.is_over(partition)]
 
     def expire_removals(self, read: Mapping[int, int]) -> list[JournalKey]:
-        """Drop removals that are not kept, and return their journals.
+        """Forget the removals that ``remembered`` does not keep, and return their journals.
 
         Args:
-            read: Partitions that were read from their beginning, and up to which offset: a removal is needed
-                while any batch has records of its journal.
+            read: Offset up to which each partition was read, of those read from their first offset on. A
+                removal is needed as long as any batch has records of its journal.
         """
-        if self._remembered is None or self._keeps:
+        if self._remembered is None or self._keeps_all_removals:
             return []
         with self._lock:
             read_removals = [
-                item
-                for item in self._removals.items()
-                if item[1].offset <= read.get(item[1].batch.partition, -1)
+                (journal, removal)
+                for journal, removal in self._removals.items()
+                if removal.offset <= read.get(removal.batch.partition, -1)
             ]
         dated: dict[int, list[Dated]] = {}
         for journal, removal in read_removals:
@@ -263,30 +269,30 @@ class Garbage:
                 with self._lock:
                     if self._expire_removal(journal, removals[journal]):
                         expired.append(journal)
-            self._remembered.record_tombstones(partition, self._partitions[partition])
+            self._remembered.record_tombstones(partition, self._needed_removals[partition])
         return expired
 
     def adopt_removals(self, tokens: Collection[str]) -> None:
-        """Mark all removals in batches of the given writers to be rewritten."""
+        """Mark all removals in batches of the writers with these tokens to be written again."""
         with self._lock:
-            self._rewrite.update(
+            self._to_rewrite.update(
                 journal for journal, removal in self._removals.items() if removal.batch.key.token in tokens
             )
 
     # -- counting ---------------------------------------------------------------------
 
     def _expire_removal(self, journal: JournalKey, removal: _Removal) -> bool:
-        """Drop a removal, unless it is needed or no longer the last one."""
+        """Forget a removal, and return True; return False if it is needed, or not the last one any more."""
         if self._removals.get(journal) is not removal:
             return False
-        is_held = journal in self._holds.get(removal.batch, ())
-        if self._held[journal] > is_held or journal in self._runs:
+        is_held = journal in self._journals_in.get(removal.batch, ())
+        if self._batch_counts[journal] > is_held or journal in self._runs:
             # Together with records of other journals, it would keep their removals from being dropped.
-            if removal.batch in self._holds:
-                self._rewrite.add(journal)
+            if removal.batch in self._journals_in:
+                self._to_rewrite.add(journal)
             return False
         del self._removals[journal]
-        self._partitions[removal.batch.partition] -= 1
+        self._needed_removals[removal.batch.partition] -= 1
         self._release_record(removal.batch)
         return True
 
@@ -309,6 +315,7 @@ class Garbage:
         batches.append(batch)
 
     def _record_removal(self, journal: JournalKey, removal: _Removal) -> None:
+        """Store a removal if it is the last one of its journal, and release the runs that it removes."""
         previous_removal = self._removals.get(journal)
         if removal.through < 0 or (previous_removal is not None and removal[:2] < previous_removal[:2]):
             return
@@ -319,7 +326,7 @@ class Garbage:
         if previous_removal is not None:
             self._release_record(previous_removal.batch)
         else:
-            self._partitions[removal.batch.partition] += 1
+            self._needed_removals[removal.batch.partition] += 1
         runs = self._runs.get(journal)
         if runs is None:
             return
@@ -331,12 +338,12 @@ class Garbage:
             del self._runs[journal]
 
     def _forgotten_at(self, journal: JournalKey) -> int:
-        """Return the offset before which all records of a journal are deleted."""
+        """Return the offset before which all records of a journal were deleted; negative if never."""
         removal = self._forgotten.get(journal)
         return -1 if removal is None else removal.offset
 
     def _forget_records(self, journal: JournalKey, forgotten: _Removal) -> None:
-        """Record that all records of a journal before an offset were deleted."""
+        """Apply the deletion of a journal: all of its records before that offset are unnecessary."""
         last_forgotten = self._forgotten.get(journal)
         if last_forgotten is not None and forgotten.offset < last_forgotten.offset:
             return
@@ -347,7 +354,7 @@ class Garbage:
         removal = self._removals.get(journal)
         if removal is not None and removal.offset < forgotten.offset:
             del self._removals[journal]
-            self._partitions[removal.batch.partition] -= 1
+            self._needed_removals[removal.batch.partition] -= 1
             self._release_record(removal.batch)
         runs = self._runs.pop(journal, {})
         self._stored_runs -= len(runs)
@@ -374,11 +381,11 @@ class Garbage:
         if self._needed.pop(batch, None) is None:
             return
         self._offsets.pop(batch, None)
-        self._sizes.pop(batch, None)
-        self._tokens[batch.key.token] -= 1
-        if not self._tokens[batch.key.token]:
-            del self._tokens[batch.key.token]
-        for journal in self._holds.pop(batch, ()):
-            self._held[journal] -= 1
-            if not self._held[journal]:
-                self._held.pop(journal)  # a Counter deletes more slowly, in Python
+        self._removal_counts.pop(batch, None)
+        self._needed_by_token[batch.key.token] -= 1
+        if not self._needed_by_token[batch.key.token]:
+            del self._needed_by_token[batch.key.token]
+        for journal in self._journals_in.pop(batch, ()):
+            self._batch_counts[journal] -= 1
+            if not self._batch_counts[journal]:
+                self._batch_counts.pop(journal)  # a Counter deletes more slowly, in Python

@@ -10,7 +10,10 @@ from flink_agents.connectors.action_state.kafka.layout import FORGET, Entry
 
 
 class JournalIndex:
-    """Holds the journals that were read; entries are applied in the order of their partition."""
+    """The journals of a store ``kafka`` that were read.
+
+    Entries must be applied in the order of their partition.
+    """
 
     def __init__(self) -> None:
         self._journals: dict[JournalKey, Journal] = {}
@@ -25,7 +28,7 @@ class JournalIndex:
         return len(self._journals)
 
     def apply_entries(self, entries: Iterable[Entry]) -> None:
-        """Apply the entries of a batch."""
+        """Apply appends, removals and deletions of journals, in order."""
         for entry in entries:
             if entry.through == FORGET:
                 self._journals.pop(entry.journal, None)
@@ -43,7 +46,7 @@ class JournalIndex:
                     stored.runs.setdefault(record.seq, []).append(record)
 
     def extend(self, newer: JournalIndex) -> None:
-        """Add an index of later records."""
+        """Add the journals of an index of later records; that index must not be used afterwards."""
         for journal in newer._forgotten:
             self._journals.pop(journal, None)
         self._forgotten |= newer._forgotten
@@ -59,11 +62,11 @@ class JournalIndex:
         self._emptied |= newer._emptied
 
     def prepend(self, older: JournalIndex, pruned: Callable[[JournalKey], int] | None = None) -> None:
-        """Add an index of earlier records.
+        """Add the journals of an index of earlier records; that index must not be used afterwards.
 
         Args:
-            older: That index.
-            pruned: The last removed run of a journal, as far as it is known without ``older``.
+            older: The index of earlier records.
+            pruned: Returns the last removed run of a journal, if it is known from another source.
         """
         for journal, older_journal in older._journals.items():
             if journal in self._forgotten:
@@ -83,7 +86,7 @@ class JournalIndex:
         self._emptied |= older._journals.keys()
 
     def drop_runs(self, journal: JournalKey, through: int) -> None:
-        """Drop the runs of a journal up to a number, and the journal if it has no other run."""
+        """Drop the runs of a journal up to number ``through``, and the journal if it has no run left."""
         stored = self._journals.get(journal)
         if stored is not None:
             stored.prune(through)
@@ -91,16 +94,19 @@ class JournalIndex:
                 del self._journals[journal]
 
     def drop_run(self, journal: JournalKey, seq: int) -> None:
-        """Drop a run whose batch was removed; earlier runs stay."""
+        """Drop one run of a journal, since its batch was removed; earlier runs stay."""
         stored = self._journals.get(journal)
         if stored is not None and stored.runs.pop(seq, None) is not None:
             self._emptied.add(journal)
 
     def free_journals(self, pruned: Callable[[JournalKey], int]) -> list[tuple[JournalKey, int]]:
-        """Drop journals without runs whose removals are known elsewhere; returns these removals.
+        """Drop journals without runs if their removals are known from another source.
 
         Args:
-            pruned: The last removed run of a journal, as it is known elsewhere.
+            pruned: Returns the last removed run of a journal, as that source knows it.
+
+        Returns:
+            The dropped journals, each with its last removed run.
         """
         removals: list[tuple[JournalKey, int]] = []
         for journal in self._emptied:
@@ -116,12 +122,12 @@ class JournalIndex:
         return removals
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last pruned run, as far as its removal was read."""
+        """Return the last removed run of a journal that was read; :data:`NOTHING_PRUNED` if none."""
         stored = self._journals.get(journal)
         return NOTHING_PRUNED if stored is None else stored.pruned_through
 
     def scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """Return the records of some runs, as far as they were read."""
+        """Return the records of runs ``from_seq`` to ``to_seq`` that were read; None stands for no bound."""
         stored = self._journals.get(journal)
         return [] if stored is None else stored.scan(journal, from_seq, to_seq)
 
@@ -135,15 +141,15 @@ class JournalIndex:
         """Describe journals as ``ActionStateStore.journals`` does.
 
         Args:
-            journal_id: Only journals of this job.
-            after: Only journals after this one.
+            journal_id: Id of a job, to describe only its journals; None for all jobs.
+            after: The last journal of the previous page; None for the first page.
             limit: The maximum number to return.
-            pruned: Journals with a known removal, and the last run that it removed.
+            pruned: Last removed run of each journal, as known from another source.
         """
         return describe(self._all_journals(pruned or {}), journal_id, after, limit)
 
     def totals(self, pruned: Mapping[JournalKey, int] | None = None) -> tuple[int, int, int]:
-        """Return the numbers of journals and records, and the bytes of their data."""
+        """Return the numbers of journals and of records, and the size of the records' data in bytes."""
         return totals(self._all_journals(pruned or {}))
 
     def _all_journals(self, pruned: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:

@@ -58,9 +58,9 @@ class Entry(NamedTuple):
 
     Attributes:
         journal: The journal.
-        records: The appended records.
-        through: The last removed run; None for an append.
-        since: First offset of the removal in the partition, if it was rewritten; None if it was not.
+        records: The appended records; empty for a removal.
+        through: Number of the last removed run; :data:`FORGET` for all; None for an append.
+        since: Offset at which a rewritten removal was first written; None if it was not rewritten.
     """
 
     journal: JournalKey
@@ -74,7 +74,7 @@ class BatchKey(NamedTuple):
 
     Attributes:
         token: Token of the writer; see ``Owner.token``.
-        number: Sequence number among the batches of that owner.
+        number: Number of the batch, counted by that writer.
     """
 
     token: str
@@ -85,12 +85,12 @@ class Marker(NamedTuple):
     """A recovery marker.
 
     Attributes:
-        topic: The first bytes of the topic's id.
+        topic: The first 8 bytes of the topic's id.
         partition: The partition.
-        offset: All records that were appended after the marker was made are at or after this offset.
-        writer: The first bytes of the token of the owner that made it.
-        subtask: The owner's subtask.
-        parallelism: The parallelism of the job then.
+        offset: Records that were appended after the marker was created are at or after this offset.
+        writer: The first 8 bytes of the token of the owner that created it.
+        subtask: Number of that owner's subtask.
+        parallelism: Parallelism of its job.
     """
 
     topic: bytes
@@ -103,28 +103,28 @@ class Marker(NamedTuple):
 
 @functools.lru_cache(maxsize=PARTITIONS_KEPT)
 def partition_of(journal: JournalKey, partitions: int) -> int:
-    """Return the partition of a journal."""
+    """Return the partition of a journal in a topic with ``partitions`` partitions. It never changes."""
     text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % partitions
 
 
 def pack_key(key: BatchKey) -> bytes:
-    """Return the key of a Kafka record."""
+    """Return the key of the Kafka record that holds a batch."""
     return _packers.pack(["batch", *key])
 
 
 def unpack_key(data: bytes | None) -> BatchKey | None:
-    """Return the parts of a key; None if the record does not belong to this store."""
+    """Parse the key of a Kafka record; return None if it is no batch of this store."""
     try:
         kind, token, number = _unpack_content(data or b"")
-        ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
-        return BatchKey(token, number) if ours else None
+        is_batch_key = kind == "batch" and isinstance(token, str) and isinstance(number, int)
+        return BatchKey(token, number) if is_batch_key else None
     except (StoreFormatError, TypeError, ValueError):
         return None
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """Return the bytes of an entry; a batch is a list of entries."""
+    """Encode an entry; :func:`pack_batch` joins several."""
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
@@ -134,13 +134,13 @@ def pack_entry(entry: Entry) -> bytes:
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
-    """Return the value of a Kafka record for packed entries."""
+    """Return the value of the Kafka record that holds the packed entries: a version byte and a list."""
     packer = msgpack.Packer()
     return b"".join([bytes([BATCH_VERSION]), packer.pack_array_header(len(entries)), *entries])
 
 
 def unpack_batch(data: bytes) -> list[Entry]:
-    """Return the entries of a batch.
+    """Parse the value of a Kafka record that holds a batch.
 
     Raises:
         StoreFormatError: It is corrupt, or of an unknown version.
@@ -171,12 +171,12 @@ def _build_entry(journal_id: str, key: str, content: Any) -> Entry:
 
 
 def pack_marker(marker: Marker) -> bytes:
-    """Return the bytes of a marker."""
+    """Encode a marker for Flink's state."""
     return _packers.pack(list(marker))
 
 
 def unpack_marker(data: bytes) -> Marker | None:
-    """Return the parts of a marker; None if it belongs to another store."""
+    """Parse a marker from Flink's state; return None if another store wrote it."""
     try:
         return Marker(*_unpack_content(data))
     except (StoreFormatError, TypeError):
@@ -184,27 +184,33 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 
 def pack_offsets(offsets: Mapping[int, int]) -> bytes:
-    """Return the bytes of an offset for each partition."""
+    """Encode the offset of each partition."""
     return _packers.pack(offsets)
 
 
 def unpack_offsets(data: bytes) -> dict[int, int]:
-    """Return the offsets that :func:`pack_offsets` packed."""
+    """Parse the offsets by partition that :func:`pack_offsets` encoded."""
     return _unpack_content(data)
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
-    """Return the key and the value of a record in the claims topic."""
+    """Return the key and the value of a record in the claims topic.
+
+    Args:
+        kind: ``topic``, ``plan``, ``left``, or one of ``OF_OWNERS`` of ``claims``.
+        token: Token of the owner, or the name of what the record describes.
+        content: What MessagePack can encode; its form depends on the kind.
+    """
     return pack_claim_key(kind, token), bytes([VERSION]) + _packers.pack(content)
 
 
 def pack_claim_key(kind: str, token: str) -> bytes:
-    """Return the key of a record in the claims topic."""
+    """Return the key of a record in the claims topic, by its kind and token."""
     return _packers.pack([kind, token])
 
 
 def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
-    """Return kind and token; None if the record does not belong to this store."""
+    """Parse the key of a record in the claims topic: kind and token. Return None for a foreign record."""
     try:
         kind, token = _unpack_content(key or b"")
     except (StoreFormatError, TypeError, ValueError):
@@ -213,7 +219,10 @@ def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:
-    """Return kind, token and content; None if the record belongs to another store or was removed."""
+    """Parse a record of the claims topic: kind, token, content.
+
+    Return None if it is foreign or a tombstone.
+    """
     if key is None or not value or value[:1] != bytes([VERSION]):
         return None
     try:

@@ -14,14 +14,14 @@ TOKEN_BYTES = 8
 
 
 class Markers:
-    """Makes markers, and interprets those in Flink's state.
+    """Creates recovery markers, and interprets those in Flink's state.
 
     Args:
         topic: The journal topic.
         owner: The owner that reads; None for a reader without a claim.
 
     Attributes:
-        ends: The end of each partition when the owner took over.
+        ends: End offset of each partition when the owner took over.
     """
 
     def __init__(self, topic: Topic, owner: Owner | None) -> None:
@@ -34,7 +34,7 @@ class Markers:
         self.ends: dict[int, int] = {}
 
     def create_marker(self, partition: int, offset: int) -> bytes:
-        """Return the bytes of a marker."""
+        """Return a packed marker: records that are appended later are at or after ``offset``."""
         # Between two batches of a partition, runs of many keys end at the same offset.
         cached_marker = self._cached_markers.get(partition)
         if cached_marker is not None and cached_marker[0] == offset:
@@ -46,18 +46,31 @@ class Markers:
         return packed
 
     def start_offset(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
-        """Return the offset from which on a key needs a partition; None if its marker is unusable."""
+        """Return the offset from which a key needs the records of its partition.
+
+        Args:
+            marker: The key's marker; None if its state has none.
+            partition: The key's partition.
+            pending: True if the key has inputs that have not ended.
+
+        Returns:
+            None if the marker is of another topic, or beyond the end of the partition.
+        """
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
-        read = unpack_marker(marker)
-        if read is None or not self._fits_partition(read, partition) or self._lies_behind(read):
+        parsed_marker = unpack_marker(marker)
+        if (
+            parsed_marker is None
+            or not self._fits_partition(parsed_marker, partition)
+            or self._is_beyond_end(parsed_marker)
+        ):
             return None
-        return read.offset if pending else max(read.offset, self._floors.get(partition, 0))
+        return parsed_marker.offset if pending else max(parsed_marker.offset, self._floors.get(partition, 0))
 
     def note_bound(self, marker: bytes | None, partition: int) -> None:
-        """Use a key's marker as a bound for keys without pending inputs.
+        """Raise the start offset of the partition's keys without pending inputs to that of a key's marker.
 
-        A marker of an earlier attempt of the same subtask is older than the checkpoint.
+        Only a marker from an earlier attempt of the same subtask is used: it is older than the checkpoint.
         """
         read = None if marker is None else unpack_marker(marker)
         if read is None or self._owner is None or read.writer == self._writer:
@@ -66,34 +79,36 @@ class Markers:
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
 
     def check_marker(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
-        """Check that a marker is of this topic, and that the topic still has all records up to the marker.
+        """Check that a marker is of this topic, and that its partition has not lost its last records.
 
         Raises:
             StoreMismatchError: The marker is of another store.
-            RecordsPrunedError: The end of the partition is lost.
+            RecordsPrunedError: The partition ended before the marker when this attempt started.
         """
         if marker is None:
             return
-        read = unpack_marker(marker)
-        if read is None or not self._fits_partition(read, partition):
+        parsed_marker = unpack_marker(marker)
+        if parsed_marker is None or not self._fits_partition(parsed_marker, partition):
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than topic {self._topic.name!r}",
                 expected=f"markers of the topic with the id {self._topic.id}",
-                found=str(read or f"a marker of {len(marker)} bytes"),
+                found=str(parsed_marker or f"a marker of {len(marker)} bytes"),
                 fix="configure the topic that the job used before",
             )
-        if self._lies_behind(read):
-            raise self._lost_records_error(partition, read.offset, f"runs of key {journal.key[:200]!r}")
+        if self._is_beyond_end(parsed_marker):
+            raise self._lost_records_error(
+                partition, parsed_marker.offset, f"runs of key {journal.key[:200]!r}"
+            )
 
     def check_offsets(self, offsets: Mapping[int, int], begins: Mapping[int, int]) -> None:
-        """Check that the topic has all records from some offsets on, whatever keys come.
+        """Check that the topic still has all records from each of some offsets on.
 
         Args:
             offsets: The end of each partition, from state.
-            begins: The present beginning of each partition.
+            begins: The first offset of each partition now.
 
         Raises:
-            RecordsPrunedError: Records are lost, or were removed.
+            RecordsPrunedError: Records were lost at the end of a partition, or removed at its beginning.
         """
         for partition, offset in offsets.items():
             if offset > self.ends.get(partition, offset):
@@ -102,10 +117,16 @@ class Markers:
                 raise self._removed_records_error(partition, offset, begins[partition], "the journals")
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
-        """Check that a partition still has all records from ``wanted`` on, for a key with pending inputs.
+        """Check that a partition still has all records from offset ``wanted`` on.
+
+        Args:
+            journal: The journal of a key with pending inputs, for the error.
+            partition: Number of its partition.
+            wanted: The first offset that the key needs.
+            begin: The first offset that the partition has.
 
         Raises:
-            RecordsPrunedError: The partition starts later.
+            RecordsPrunedError: ``begin`` is later than ``wanted``.
         """
         if begin > wanted:
             what = f"key {journal.key[:200]!r}, which has waiting inputs,"
@@ -135,7 +156,7 @@ class Markers:
     def _fits_partition(self, marker: Marker, partition: int) -> bool:
         return marker.partition == partition and marker.topic == self._topic_bytes
 
-    def _lies_behind(self, marker: Marker) -> bool:
-        """Return True if an earlier attempt saw a later end of a partition than this attempt at its start."""
+    def _is_beyond_end(self, marker: Marker) -> bool:
+        """Return True if the partition ended before the marker when this attempt started: it lost records."""
         end = self.ends.get(marker.partition, marker.offset)
         return marker.writer != self._writer and marker.offset > end

@@ -20,16 +20,16 @@ SAMPLE = 1 / 16
 
 OWN_SLACK = 4
 SLACK = 32
-"""The fraction of kept removals that must be new before another look, which sorts them, is worthwhile."""
+"""A search sorts all removals, so it waits for new ones: 1 in 32 of the kept ones, and 1 in 4 of its own."""
 
 
 class Dated(NamedTuple):
-    """A removal.
+    """The last removal of a journal, with its age.
 
     Attributes:
-        since: Its first offset in the partition.
-        is_own: True if this owner wrote or rewrote it.
-        journal: The journal; this is its last removal.
+        since: Offset at which it was first written in its partition. A rewritten removal keeps it.
+        is_own: True if this owner wrote it, or wrote it again.
+        journal: The journal whose runs it removed.
     """
 
     since: int
@@ -52,7 +52,12 @@ class Remembered:
         self._tombstone_counts: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
-        """Return True if a partition has enough removals to make a look worthwhile."""
+        """Return True if a partition has enough removals for a search for superfluous ones.
+
+        Args:
+            partition: Number of the partition.
+            count: Number of its known removals.
+        """
         return (
             count
             > self._tombstone_counts.get(partition, self._own_share)
@@ -61,11 +66,11 @@ class Remembered:
         )
 
     def record_tombstones(self, partition: int, count: int) -> None:
-        """Record how many tombstones of a partition a clean-up left: those still needed, and the sample."""
+        """Record how many removals a clean-up of a partition left; the next one waits for more."""
         self._tombstone_counts[partition] = max(count, self._own_share)
 
     def surplus_journals(self, removals: Iterable[Dated]) -> list[JournalKey]:
-        """Return the journals of a partition whose removals need not be kept, the oldest first."""
+        """Return the journals of a partition whose removals can be dropped, the oldest first."""
         newest_first = sorted(removals, key=lambda dated_removal: dated_removal.since, reverse=True)
         surplus: list[JournalKey] = []
         count = own_count = 0
@@ -83,6 +88,6 @@ class Remembered:
 
 
 def _journal_fraction(journal: JournalKey) -> float:
-    """Return a number from 0 to 1 that is the same for a journal everywhere."""
+    """Return a number from 0 to 1 by the hash of a journal: all owners draw the same sample."""
     text = encode_text(f"{journal.key}:{journal.journal_id}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64

@@ -53,18 +53,18 @@ class Scanner:
     Args:
         settings: Settings of the store, with the options of the client.
         topic: The journal topic.
-        claims: The claims, which decide which records count.
-        garbage: Receives each batch of other writers.
-        token: The owner's token; ``garbage`` gets the owner's own batches from the writer.
+        claims: The claims, by which records of outranked owners do not count.
+        garbage: Records the content of each batch that others have written.
+        token: Token of the owner, whose own batches are not passed to ``garbage``; None for a reader.
 
     Attributes:
         index: The records read so far.
-        starts: The offset from which each partition was read. Other threads see it only once
-            ``known_journals`` has all later records.
-        begins: The beginning of each partition when it was read from its lowest start on.
-        known_journals: Journals with records of other owners that are still known.
-        records: The number of Kafka records that were read.
-        seconds: Time spent reading.
+        starts: First offset of each partition that was read. Other threads see it only after
+            ``known_journals`` is updated.
+        begins: First offset that each partition had when it was last read from an earlier start.
+        known_journals: Journals with records of other owners that may still be needed.
+        records: Number of Kafka records read so far.
+        seconds: Seconds spent reading so far.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class Scanner:
         self._older: dict[Batch, tuple[int, list[Entry]]] | None = None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the consumer."""
         self._consumer.close()
 
     @property
     def claims(self) -> Claims:
-        """The claims as the thread that reads knows them."""
+        """The claims, as last read by the thread that reads."""
         return self._claims
 
     def owners(self) -> tuple[Owner, ...]:
-        """Return all owners that may append at present."""
+        """Read the claims, and return the owners that may append now, by group and subtask."""
         self._claims.refresh()
         owners = [claim.owner for claim in self._claims.live_claims()]
         return tuple(sorted(owners, key=lambda owner: (owner.group, owner.subtask)))
 
     def details(self) -> dict[str, int | float | str]:
-        """Return the number and age of records in batches, for readers without a claim."""
+        """Return figures for ``stats``: numbers of batches and runs, and the age of the oldest records."""
         batches = self._garbage.with_runs()
         details: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in batches if batch in self._written]
@@ -126,7 +126,7 @@ class Scanner:
         return details
 
     def log_starts(self, partitions: list[int]) -> dict[int, int]:
-        """Return the first offsets of the partitions."""
+        """Ask the brokers for the first offset of each partition; waits, and retries."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         offsets = self._retry_request(
@@ -135,7 +135,7 @@ class Scanner:
         return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
 
     def log_ends(self, partitions: list[int]) -> dict[int, int]:
-        """Return the end offsets of the partitions."""
+        """Ask the brokers for the end offset of each partition; waits, and retries."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         offsets = self._retry_request(
@@ -144,13 +144,15 @@ class Scanner:
         return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
 
     def read_from(self, wanted: Mapping[int, int]) -> None:
-        """Read all records from given offsets on that were acknowledged before this call.
+        """Read all records from the given offsets on that were acknowledged before this call.
+
+        Blocks until they are read. Records that were read earlier are not read again.
 
         Args:
-            wanted: The first offset, by partition.
+            wanted: First offset by partition.
 
         Raises:
-            StoreUnavailableError: Reading made no progress for too long.
+            StoreUnavailableError: Reading made no progress for ``settings.rebuild_seconds``.
         """
         began = time.monotonic()
         # Partitions that were not read yet, or only from a later offset on.
@@ -187,16 +189,18 @@ class Scanner:
         for partition, start in wanted.items():
             self._ends[partition] = max(ends[partition], newer_ranges[partition][0])
             self.starts[partition] = min(start, self.starts.get(partition, start))
-            if self._removed_batches and self._is_whole(partition):
-                self._removed_batches = {
-                    batch for batch in self._removed_batches if batch.partition != partition
-                }
+            if self._is_whole(partition):
+                self._forget_removed_batches(partition)
         self.seconds += time.monotonic() - began
+
+    def _forget_removed_batches(self, partition: int) -> None:
+        if self._removed_batches:
+            self._removed_batches = {batch for batch in self._removed_batches if batch.partition != partition}
 
     # -- removal from memory ----------------------------------------------------------
 
     def drop_pruned(self, pruned: Iterable[tuple[JournalKey, int]]) -> None:
-        """Drop pruned journals, and removals that are not kept.
+        """Drop pruned runs from the index, and superfluous removals from ``garbage``.
 
         Args:
             pruned: Journals of which this owner removed all runs up to a number.
@@ -210,14 +214,15 @@ class Scanner:
         self._expire_removals(over)
 
     def done_claims(self, group: str) -> list[Claim]:
-        """Return the claims of a group that are no longer needed, in order."""
+        """Return the claims of a group that can be removed, in the order of the topic."""
         return self._claims.removable_claims(group, self._may_own_records)
 
     def ended_tokens(self, group: str) -> set[str]:
-        """Return the tokens of the owners of a group that can no longer append."""
+        """Return the tokens of all owners of a group that can no longer append."""
         return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
 
     def _expire_removals(self, partitions: Iterable[int]) -> None:
+        """Forget superfluous removals of partitions that were read from their first offset on."""
         sure = {partition for partition in partitions if partition not in self._unsure}
         read = {partition: sys.maxsize for partition in sure if self._is_whole(partition)}
         read.update({partition: self._looked[partition] for partition in sure & self._looked.keys()})
@@ -226,12 +231,12 @@ class Scanner:
                 self.known_journals.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
-        """Return True if a partition was read from its beginning."""
+        """Return True if a partition was read from its first offset on."""
         start = self.starts.get(partition)
         return start is not None and start <= self.begins.get(partition, 0)
 
     def _may_own_records(self, claim: Claim) -> bool:
-        """Return True if records of an outranked owner may still be needed."""
+        """Return True if a record of an outranked owner may still be needed."""
         token = claim.owner.token
         if token in self._unsure_tokens or self._garbage.owns(token):
             return True
@@ -245,7 +250,7 @@ class Scanner:
     # -- records ----------------------------------------------------------------------
 
     def _read_ranges(self, ranges: Mapping[int, tuple[int, int]], index: JournalIndex) -> None:
-        """Read each partition from one offset up to another."""
+        """Read each partition from one offset up to another into an index; blocks until all are read."""
         self._held.clear()  # a scan that failed half way begins again
         self._held_bytes = 0
         remaining_ends = {
@@ -276,7 +281,7 @@ class Scanner:
             for topic_partition in done:
                 del remaining_ends[topic_partition]
                 self._consumer.pause(topic_partition)
-        self._look_into(index, 0)
+        self._decode_batches(index, 0)
 
     def _poll(self, progress: _Progress) -> dict[TopicPartition, list[Any]]:
         try:
@@ -290,7 +295,7 @@ class Scanner:
             return {}
 
     def _skip_removed(self, error: Exception) -> None:
-        """Continue at the log's start if retention has passed the position meanwhile."""
+        """Move to the first offset of each partition that no longer has the records at its position."""
         from kafka.errors import OffsetOutOfRangeError
 
         if isinstance(error, OffsetOutOfRangeError):
@@ -302,6 +307,7 @@ class Scanner:
                     self._consumer.seek(topic_partition, starts[topic_partition.partition])
 
     def _apply_records(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
+        """Keep the batches among records up to offset ``end`` for decoding, and apply tombstones."""
         for record in records:
             if record.offset >= end:
                 return
@@ -316,10 +322,10 @@ class Scanner:
                 self._held[batch] = record
                 self._held_bytes += len(record.value)
         if self._held_bytes > HELD_BYTES:
-            self._look_into(index, HELD_BYTES // 2)
+            self._decode_batches(index, HELD_BYTES // 2)
 
     def _remove_batch(self, batch: Batch, index: JournalIndex) -> None:
-        """Apply the removal of a batch."""
+        """Apply a tombstone: forget the batch, and drop its runs from the indexes."""
         held = self._held.pop(batch, None)
         if held is not None:
             self._held_bytes -= len(held.value)
@@ -335,8 +341,8 @@ class Scanner:
         elif not self._is_whole(batch.partition) and batch.key.token != self._token:
             self._removed_batches.add(batch)
 
-    def _look_into(self, index: JournalIndex, max_pending_bytes: int) -> None:
-        """Decode pending batches, in order, until at most ``max_pending_bytes`` bytes of them are pending."""
+    def _decode_batches(self, index: JournalIndex, max_pending_bytes: int) -> None:
+        """Decode pending batches, the oldest first, until at most ``max_pending_bytes`` of them are left."""
         while self._held and (self._held_bytes > max_pending_bytes or not max_pending_bytes):
             batch = next(iter(self._held))
             record = self._held.pop(batch)
@@ -344,6 +350,7 @@ class Scanner:
             self._apply_batch(batch, record, index)
 
     def _apply_batch(self, batch: Batch, record: Any, index: JournalIndex) -> None:
+        """Decode a batch into an index, unless its records do not count after a takeover."""
         token = batch.key.token
         void = self._claims.void_from(token).get(batch.partition)
         if void is not None and record.offset >= void:
@@ -370,6 +377,7 @@ class Scanner:
             self._expire_removals(self._garbage.partitions_over_limit())
 
     def _note_entries(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
+        """Record the content of a batch of another owner, unless it is undecided if the batch counts."""
         self.known_journals.update(entry.journal for entry in entries)
         # A removal that may not take effect must not make anything garbage.
         if self._claims.is_undecided(batch.key.token):
@@ -392,7 +400,7 @@ class Scanner:
 
 
 def _without_data(entry: Entry) -> Entry:
-    """Return the part of an entry that garbage needs."""
+    """Return an entry whose records have no data: ``garbage`` needs only their runs."""
     first = {record.seq: record for record in entry.records}
     return entry._replace(records=[record._replace(step="", data=b"") for record in first.values()])
 
@@ -401,8 +409,8 @@ class _Progress:
     """Logs the progress of a long scan, and ends a scan that makes none.
 
     Args:
-        settings: Settings of the store, with the longest time without progress.
-        offsets: The number of offsets to read.
+        settings: Settings of the store; a scan may be without progress for ``rebuild_seconds``.
+        offsets: Number of offsets that the scan reads.
     """
 
     def __init__(self, settings: KafkaSettings, offsets: int) -> None:
@@ -414,10 +422,14 @@ class _Progress:
         self._error: Exception = TimeoutError("no record came")
 
     def note_progress(self, records: int, position: int) -> None:
-        """Record the progress.
+        """Record the progress of a scan, and log it every :data:`PROGRESS_SECONDS`.
+
+        Args:
+            records: Number of records read so far.
+            position: Sum of the positions of all partitions.
 
         Raises:
-            StoreUnavailableError: There was no progress for too long.
+            StoreUnavailableError: Both numbers have not changed for too long.
         """
         now = time.monotonic()
         if self._latest != (records, position):

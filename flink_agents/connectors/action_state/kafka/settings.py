@@ -49,19 +49,19 @@ class KafkaSettings:
     """Options of the store.
 
     Attributes:
-        bootstrap_servers: Some brokers, ``host:port``.
+        bootstrap_servers: Addresses of some brokers, ``host:port``, separated by commas.
         topic: The journal topic; the claims topic has the suffix ``-claims``.
         partitions: The number of partitions if the store creates the topic.
         replication_factor: The number of replicas if the store creates a topic; -1: the brokers' default.
         min_insync_replicas: Number of replicas that must have a record; 0: the brokers' default.
-        lease_seconds: Time that another job waits for this one if this one crashes.
-        append_lease_seconds: Time for which appends count as done without reading the claims again; 0: each
-            one reads them.
-        append_seconds: Time that an append waits for the brokers.
-        rebuild_seconds: Time for which reading may make no progress.
-        max_record_bytes: The largest size of a record's data.
-        removals: Number of keys of which the store remembers that all their records were pruned.
-        client: Options of kafka-python.
+        lease_seconds: Seconds that another job waits for this one after a crash.
+        append_lease_seconds: Seconds for which appends count as done without another read of the claims; 0:
+            each append reads them.
+        append_seconds: Seconds that an append waits for the brokers.
+        rebuild_seconds: Seconds after which a read without progress fails.
+        max_record_bytes: Maximum size of a record's data in bytes.
+        removals: Number of fully pruned keys that the store remembers, to reject states that are too old.
+        client: Further options of kafka-python, by its own names.
     """
 
     bootstrap_servers: str
@@ -102,20 +102,20 @@ class KafkaSettings:
 
     @property
     def claims_topic(self) -> str:
-        """Topic of the claims."""
+        """Name of the topic that decides which owner may append."""
         return f"{self.topic}-claims"
 
     @property
     def message_bytes(self) -> int:
-        """The largest size of a message."""
+        """Maximum size of a Kafka message in bytes."""
         return 2 * self.max_record_bytes + SLACK_BYTES
 
     def create_admin(self) -> KafkaAdminClient:
-        """Return a client for topics."""
+        """Return an admin client of kafka-python."""
         return self._create_client("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
 
     def create_producer(self) -> KafkaProducer:
-        """Return a client that appends: in order, each record once, acknowledged by all replicas in sync."""
+        """Return a producer that writes in order, each record once, acknowledged by all in-sync replicas."""
         return self._create_client(
             "KafkaProducer",
             acks="all",
@@ -129,7 +129,7 @@ class KafkaSettings:
         )
 
     def create_consumer(self) -> KafkaConsumer:
-        """Return a client that reads, of no group."""
+        """Return a consumer without a consumer group and without assigned partitions."""
         return self._create_client(
             "KafkaConsumer",
             group_id=None,
@@ -160,14 +160,15 @@ class KafkaSettings:
             if key in default_config
         }
         with translate_errors(f"no broker of {self.bootstrap_servers} answers"):
-            made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **client_options}
-            return client_class(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
+            all_options = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **client_options}
+            return client_class(bootstrap_servers=self.bootstrap_servers.split(","), **all_options)
 
     def check_client_options(self) -> None:
-        """Check that each option of a client is one that kafka-python has.
+        """Check the options in ``client``.
 
         Raises:
-            OptionError: No client has it, its value is invalid, or the store sets it itself.
+            OptionError: No client of kafka-python has the option, its value is invalid, or the store sets it
+                itself.
         """
         import kafka
 
@@ -191,12 +192,18 @@ class KafkaSettings:
 
 
 def request_ms(seconds: float) -> int:
-    """Return the timeout of one request to the brokers if the whole operation may take ``seconds``."""
+    """Return the timeout in ms of one request, so that an operation of ``seconds`` can repeat it."""
     return min(REQUEST_MS, int(seconds * 1000))
 
 
 def _parse_value(key: str, value: Any, default: Any) -> Any:
-    """Convert a value that may be a string, as in configuration files, to the type of its default."""
+    """Convert a string, as configuration files have it, to the type of kafka-python's default.
+
+    Values that are no strings are returned unchanged.
+
+    Raises:
+        OptionError: The string is no such value, or the security protocol is unknown.
+    """
     expected = type(default).__name__
     if key == "security_protocol":
         # kafka-python would take anything else for PLAINTEXT.
@@ -222,10 +229,13 @@ def _parse_value(key: str, value: Any, default: Any) -> Any:
 
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Turn errors of kafka-python into errors of the store.
+    """Turn errors of kafka-python inside the block into errors of the store.
+
+    Args:
+        what: The message of the error: what could not be done.
 
     Raises:
-        StoreUnavailableError: Kafka failed.
+        StoreUnavailableError: The block raised an error that is not one of the store.
     """
     try:
         yield
@@ -238,7 +248,7 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 def unavailable_error(what: str, error: BaseException) -> StoreUnavailableError:
-    """Return the error about a failure of Kafka."""
+    """Return the error with the message ``what`` for a failed request to Kafka, and its fix."""
     return StoreUnavailableError(
         what,
         found=f"{type(error).__name__}: {error}",
@@ -247,10 +257,10 @@ def unavailable_error(what: str, error: BaseException) -> StoreUnavailableError:
 
 
 def unreadable_error(error: UnreadableCodecError) -> StoreUnavailableError:
-    """Return the error about records that this process cannot read, however often it tries."""
+    """Return the error for records whose codec has no library here: a retry cannot help."""
     return StoreUnavailableError(str(error), expected=error.expected, found="it is missing", fix=error.fix)
 
 
 def quiet_client() -> None:
-    """Keep kafka-python from logging each connection at INFO."""
+    """Set kafka-python's loggers to WARNING: at INFO, they log each connection."""
     logging.getLogger("kafka").setLevel(logging.WARNING)

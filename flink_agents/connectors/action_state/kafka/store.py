@@ -69,7 +69,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     """A store in two Kafka topics. It is opened once.
 
     Args:
-        settings: Brokers, topic and limits.
+        settings: Brokers, names of the topics, timeouts and limits.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -86,13 +86,13 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
-        """Return a store with the options ``action-state.kafka.*``."""
+        """Return a store for options by their names below ``action-state.kafka.``."""
         return cls(KafkaSettings.from_options(options))
 
     @property
     @override
     def store_id(self) -> str:
-        """Return the id of the topic, which differs once the topic is created again."""
+        """UUID of the journal topic, which differs after the topic is deleted and created again."""
         self._require_open()
         return str(self._topic.id)
 
@@ -106,7 +106,10 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         return {**self.measured.values(), **self._garbage.counts()}
 
     def _run_on_reader(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a function on the reader thread; unexpected errors become errors of the store."""
+        """Call a function on the reader thread.
+
+        An unexpected exception becomes a ``StoreUnavailableError``.
+        """
         return super()._run_on_reader(functools.partial(_run_operation, self._place, call))
 
     # -- open -------------------------------------------------------------------------
@@ -114,16 +117,16 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> tuple[Callable[[OnEnd], KafkaWriter], list[Callable[[], object]]]:
-        of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
+        reader_closers = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
-            over = TakeOver(self._claims, self._claims_writer, self._all_ends)
-            self._markers.ends = await over.run(owner, self._in_thread)
+            takeover = TakeOver(self._claims, self._claims_writer, self._read_ends)
+            self._markers.ends = await takeover.run(owner, self._in_thread)
             self._positions.update(self._markers.ends)
-            many = MANY_CLAIMS + 2 * owner.parallelism
-            # Other jobs take over if this one is restarted again and again without its first subtask.
-            if len(self._claims.of_group(owner.group)) > (4 * many if owner.subtask else many):
+            claim_limit = MANY_CLAIMS + 2 * owner.parallelism
+            # Other jobs take takeover if this one is restarted again and again without its first subtask.
+            if len(self._claims.of_group(owner.group)) > (4 * claim_limit if owner.subtask else claim_limit):
                 self._run_on_reader(lambda: self._clear_claims(owner)).add_done_callback(_log_failure)
-        make = functools.partial(
+        create_writer = functools.partial(
             KafkaWriter,
             self.settings,
             self._topic,
@@ -136,12 +139,20 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             asyncio.get_running_loop(),
             self.measured,
         )
-        return make, of_reader
+        return create_writer, reader_closers
 
     def _open_clients(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> list[Callable[[], object]]:
-        """Connect, and return the functions that close the clients of the reader thread."""
+        """Create the clients, check the topics, and read the claims.
+
+        Args:
+            owner: The owner that appends; None for a reader.
+            opened: Gets the function that closes each client, as soon as it is created.
+
+        Returns:
+            The functions that close the clients of the reader thread.
+        """
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
@@ -149,49 +160,53 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self._markers = Markers(self._topic, owner)
         self._claims = Claims(self.settings, claims_topic, token)
         opened.append(self._claims.close)
-        seen = Claims(self.settings, claims_topic, token)
-        opened.append(seen.close)
+        reader_claims = Claims(self.settings, claims_topic, token)
+        opened.append(reader_claims.close)
         if owner is not None:
-            latest = self.settings.removals // self._topic.partitions
-            self._garbage = Garbage(Remembered(latest, latest // owner.parallelism), token)
-        self._scanner = Scanner(self.settings, self._topic, seen, self._garbage, token)
+            kept_removals = self.settings.removals // self._topic.partitions
+            self._garbage = Garbage(Remembered(kept_removals, kept_removals // owner.parallelism), token)
+        self._scanner = Scanner(self.settings, self._topic, reader_claims, self._garbage, token)
         opened.append(self._scanner.close)
         self._producer = self.settings.create_producer()
         opened.append(functools.partial(close_producer, self._producer, 0.0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: an owner that appends has described the topic before.
-        ends = self._all_ends()
+        ends = self._read_ends()
         self._claims.refresh()
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
             self._claims_writer.write_topic_description(self._topic)
-        return [seen.close, self._scanner.close]
+        return [reader_claims.close, self._scanner.close]
 
-    def _all_ends(self) -> dict[int, int]:
+    def _read_ends(self) -> dict[int, int]:
         return self._scanner.log_ends(list(range(self._topic.partitions)))
 
     # -- claims that are no longer needed -------------------------------------------------
 
     def _clear_claims(self, owner: Owner) -> None:
-        """Remove many claims: read all records of their owners, and rewrite those that are still needed."""
+        """Read all journals, and remove the claims of the group that are unnecessary.
+
+        Removals of ended owners are marked to be written again, so that their claims become unnecessary as
+        well.
+        """
         self._scanner.read_from(dict.fromkeys(range(self._topic.partitions), 0))
         self._remove_claims(owner)
         # Batches of ended owners still hold removals of remembered keys: rewriting them frees the claims.
         self._garbage.adopt_removals(self._scanner.ended_tokens(owner.group))
 
     def _remove_claims(self, owner: Owner) -> None:
-        """Remove the claims of the owner's group that are no longer needed."""
+        """Remove the unnecessary claims of the owner's group, unless another owner outranks this one."""
         claims = self._scanner.claims
         claims.refresh()
         done = self._scanner.done_claims(owner.group)
-        outranked = (
+        is_outranked = (
             claims.is_undecided(owner.token) or claims.void_from(owner.token) or claims.is_lost(owner.token)
         )
-        if (done or claims.orphans) and not outranked:
+        if (done or claims.orphans) and not is_outranked:
             self._claims_writer.remove_claims(owner, claims, done)
 
-    def _after_reading(self) -> None:
-        """Check the claims once more of the journals is known."""
+    def _remove_claims_after_read(self) -> None:
+        """Remove claims that are known to be unnecessary after a read. Only subtask 0 does so."""
         if self._owner is not None and self._owner.subtask == 0:
             try:
                 self._remove_claims(self._owner)
@@ -201,17 +216,17 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     # -- plans ----------------------------------------------------------------------------
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
-        """Store the content of a plan among the claims: they are read in any case."""
+        """Store the bytes of an agent's plan in the claims topic, which each owner reads in any case."""
         self._require_owned()
-        await self._in_thread(lambda: self._keep_plan(fingerprint, data))
+        await self._in_thread(lambda: self._write_plan(fingerprint, data))
 
-    def _keep_plan(self, fingerprint: str, data: bytes) -> None:
+    def _write_plan(self, fingerprint: str, data: bytes) -> None:
         self._scanner.claims.refresh()
         if fingerprint not in self._scanner.claims.plans:
             self._claims_writer.write_plan(fingerprint, data)
 
     async def recall_plan(self, fingerprint: str) -> bytes | None:
-        """Return the stored content of a plan."""
+        """Return the stored bytes of the plan with a fingerprint; None if there are none."""
         return (await self.plans()).get(fingerprint)
 
     @override
@@ -227,7 +242,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         writer = self._require_owned()
         records = tuple(records)
         check_records(records, self.max_record_bytes)
-        _check_sum(journal, records, self.settings.message_bytes)
+        _check_message_size(journal, records, self.settings.message_bytes)
         if not records:
             return
         self._appending[journal] += 1
@@ -252,7 +267,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
                 self._drop_pruned_journals()
 
     def _drop_pruned_journals(self) -> None:
-        """Have the reader thread drop pruned journals; one call at a time."""
+        """Let the reader thread drop pruned journals from memory, unless it is doing that already."""
         if self._owner is None or (self._tidying is not None and not self._tidying.done()):
             return
         pruned = [self._pruned.popleft() for _ in range(len(self._pruned))]
@@ -268,7 +283,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         await asyncio.gather(*(writer.submit_with_future(write) for write in removals))
 
     def _has_journal(self, journal: JournalKey) -> bool:
-        """Return True if a journal has a record, or one in flight."""
+        """Return True if a journal has a record in the topic, or an append in flight."""
         return journal in self._appending or self._garbage.knows(journal)
 
     # -- markers ----------------------------------------------------------------------
@@ -304,7 +319,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the end of the partition as this subtask last knew it."""
+        """Return a packed marker with the end of the key's partition, as last known here."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
         return self._markers.create_marker(partition, self._positions.get(partition, 0))
@@ -323,13 +338,13 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     # -- reading ----------------------------------------------------------------------
 
     async def _read_from(self, wanted: Mapping[int, int]) -> None:
-        """Read everything from given offsets up to the present ends."""
+        """Read all records from the given offsets to the present ends of their partitions."""
         await self._in_thread(lambda: self._read_all(wanted))
         self._update_measurements()
 
     def _read_all(self, wanted: Mapping[int, int]) -> None:
         self._scanner.read_from(wanted)
-        self._after_reading()
+        self._remove_claims_after_read()
 
     def _update_measurements(self) -> None:
         self.measured.rebuild_records = self._scanner.records
@@ -340,13 +355,17 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         return start is not None and start <= wanted
 
     async def _read_partition_from(self, partition: int, wanted: int) -> None:
-        """Read everything from an offset on; many callers share one look, as keys return together."""
+        """Read a partition from an offset on.
+
+        Concurrent callers share one read, as many keys return at once.
+        """
         with self._lock:
             self._wanted[partition] = min(wanted, self._wanted.get(partition, wanted))
         await self._in_thread(lambda: self._read_wanted(partition, wanted))
         self._update_measurements()
 
     def _read_wanted(self, partition: int, wanted: int) -> None:
+        """Read each partition that callers wait for from the lowest offset that one of them needs."""
         with self._lock:
             starts = self._wanted
             self._wanted = {}
@@ -355,10 +374,10 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         remaining_starts = {p: start for p, start in starts.items() if not self._has_read(p, start)}
         if remaining_starts:
             self._scanner.read_from(remaining_starts)
-            self._after_reading()
+            self._remove_claims_after_read()
 
     async def _refresh_partition(self, partition: int) -> None:
-        """Read a partition's records from before this call; many callers share one look."""
+        """Read the records of a partition that exist at this call. Concurrent callers share one read."""
         with self._lock:
             waiting = self._fresh.get(partition)
             if waiting is None:
@@ -366,6 +385,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         await asyncio.shield(waiting)
 
     def _read_fresh(self, partition: int) -> None:
+        """Read the new records of a partition, for all callers that asked before this began."""
         with self._lock:
             del self._fresh[partition]
         self._scanner.read_from({partition: self._scanner.starts.get(partition, 0)})
@@ -417,7 +437,15 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
 
 def _run_operation(place: str, call: Callable[[], T]) -> T:
-    """Run an operation; unexpected errors become errors of the store."""
+    """Call a function; turn an unexpected exception into an error of the store, and log it.
+
+    Args:
+        place: What cannot be read then, for the error.
+        call: The function.
+
+    Raises:
+        StoreUnavailableError: The function raised an exception that is not one of this package.
+    """
     try:
         return call()
     except AgentsError:
@@ -432,13 +460,22 @@ def _run_operation(place: str, call: Callable[[], T]) -> T:
 
 
 def _log_failure(tidying: asyncio.Future[None]) -> None:
-    """Log that pruned journals were not dropped; the next pruning tries again."""
+    """Log the exception of a clean-up in the background; the next one tries again."""
     if not tidying.cancelled() and (error := tidying.exception()) is not None:
         _log.warning("pruned journals could not be dropped: %s", error)
 
 
-def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:
-    """Reject an append that is too large for a message."""
+def _check_message_size(journal: JournalKey, records: Sequence[Record], limit: int) -> None:
+    """Check that the records of one append fit into one Kafka message.
+
+    Args:
+        journal: The journal.
+        records: The records.
+        limit: Maximum size of a message in bytes.
+
+    Raises:
+        RecordTooLargeError: They do not.
+    """
     size = (len(journal.journal_id) + len(journal.key)) * 4 + FRAME_BYTES
     for record in records:
         size += len(record.data) + len(record.step) * 4 + 64

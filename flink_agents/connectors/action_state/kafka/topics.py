@@ -23,12 +23,12 @@ POLL_SECONDS = 0.05
 
 
 class Topic(NamedTuple):
-    """A topic as it was found on the brokers.
+    """A topic as the brokers describe it.
 
     Attributes:
-        name: Its name.
-        id: Its id; a topic that is created again has another one.
-        partitions: Its number of partitions.
+        name: Name of the topic.
+        id: Its UUID, which differs after the topic is deleted and created again.
+        partitions: Number of its partitions.
     """
 
     name: str
@@ -40,7 +40,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
     """Return the journal topic and the claims topic.
 
     Args:
-        settings: Settings with their names.
+        settings: Settings of the store, with the names of both topics.
         create: True to create topics that do not exist.
 
     Raises:
@@ -53,7 +53,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
         try:
             missing = {name: count for name, count in wanted.items() if _find_topic(admin, name) is None}
             if missing and not create:
-                raise _no_topic(min(missing), settings)
+                raise _missing_topic_error(min(missing), settings)
             if missing:
                 _create_topics(admin, settings, missing)
             journals, claims = (_check_topic(admin, settings, name) for name in wanted)
@@ -65,7 +65,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
 
 
 def stored_bytes(settings: KafkaSettings) -> int | None:
-    """Return the bytes of both topics on all brokers' disks; None if the client is not permitted to ask."""
+    """Return the size of both topics on the disks of all brokers; None if the client may not ask for it."""
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
@@ -92,14 +92,24 @@ def _find_topic(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
 
 
 def _create_topics(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
+    """Create topics, and wait until their partitions have leaders.
+
+    Args:
+        admin: The client.
+        settings: Settings of the store.
+        missing: Number of partitions of each topic, by name.
+
+    Raises:
+        StoreUnavailableError: A topic has no leader after :data:`CREATE_SECONDS`.
+    """
     deadline = time.monotonic() + CREATE_SECONDS
     for name, partitions in missing.items():
-        new = {
+        topic_settings = {
             "num_partitions": partitions,
             "replication_factor": settings.replication_factor,
             "configs": _topic_configs(settings),
         }
-        while not _try_creation(admin, name, new, time.monotonic() > deadline):
+        while not _try_creation(admin, name, topic_settings, time.monotonic() > deadline):
             time.sleep(POLL_SECONDS)
     while any((topic := _find_topic(admin, name)) is None or not _has_leaders(topic) for name in missing):
         if time.monotonic() > deadline:
@@ -110,17 +120,21 @@ def _create_topics(admin: KafkaAdminClient, settings: KafkaSettings, missing: di
         time.sleep(POLL_SECONDS)
 
 
-def _try_creation(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
-    """Create a topic; return False if too few brokers are available and tries are left."""
+def _try_creation(admin: KafkaAdminClient, name: str, topic_settings: dict[str, Any], is_last: bool) -> bool:
+    """Create a topic, unless it exists.
+
+    Returns:
+        False if too few brokers are available, and this is not the ``is_last`` attempt.
+    """
     from kafka.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 
     try:
         # The package's types describe an older form.
-        admin.create_topics({name: new})  # pyright: ignore[reportArgumentType]
+        admin.create_topics({name: topic_settings})  # pyright: ignore[reportArgumentType]
     except TopicAlreadyExistsError:
         pass  # Another subtask created it a moment ago.
     except InvalidReplicationFactorError:
-        if last:
+        if is_last:
             raise
         return False
     return True
@@ -148,38 +162,46 @@ def _topic_configs(settings: KafkaSettings) -> dict[str, str]:
 
 
 def _check_topic(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
-    """Return the topic if it keeps records safely."""
+    """Return a topic whose settings meet the requirements of the store: compacted, large enough, replicated.
+
+    Raises:
+        StoreFormatError: A setting does not.
+        StoreUnavailableError: The topic does not exist.
+    """
     from kafka.admin import ConfigResource, ConfigResourceType
 
     topic = _find_topic(admin, name)
     if topic is None:
-        raise _no_topic(name, settings)
+        raise _missing_topic_error(name, settings)
     resources = [ConfigResource(ConfigResourceType.TOPIC, name)]
     configs: Any = admin.describe_configs(resources, config_filter="all")  # pyright: ignore[reportCallIssue]
-    values = {key: str(value["value"]) for key, value in configs["topic"][name].items()}
-    if values["cleanup.policy"] != "compact":
-        raise _unfit_topic_error(name, "cleanup.policy", "compact", values["cleanup.policy"])
-    if int(values["max.message.bytes"]) < settings.message_bytes:
+    setting_texts = {key: str(setting["value"]) for key, setting in configs["topic"][name].items()}
+    if setting_texts["cleanup.policy"] != "compact":
+        raise _unfit_topic_error(name, "cleanup.policy", "compact", setting_texts["cleanup.policy"])
+    if int(setting_texts["max.message.bytes"]) < settings.message_bytes:
         raise _unfit_topic_error(
-            name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
+            name,
+            "max.message.bytes",
+            f"at least {settings.message_bytes}",
+            setting_texts["max.message.bytes"],
         )
-    check_codec(name, values["compression.type"])
+    check_codec(name, setting_texts["compression.type"])
     replicas = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
     # If a topic requires more in-sync replicas than it has, brokers accept those that it has.
     needed = max(settings.replication_factor, settings.min_insync_replicas)
     if replicas < needed:
         raise _unfit_topic_error(name, "replicas", f"at least {needed}", str(replicas))
-    if int(values["min.insync.replicas"]) < settings.min_insync_replicas:
+    if int(setting_texts["min.insync.replicas"]) < settings.min_insync_replicas:
         raise _unfit_topic_error(
             name,
             "min.insync.replicas",
             f"at least {settings.min_insync_replicas}",
-            values["min.insync.replicas"],
+            setting_texts["min.insync.replicas"],
         )
     return Topic(name, uuid.UUID(str(topic["topic_id"])), len(topic["partitions"]))
 
 
-def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
+def _missing_topic_error(name: str, settings: KafkaSettings) -> StoreUnavailableError:
     error = StoreUnavailableError(
         f"topic {name!r} does not exist",
         found=f"brokers at {settings.bootstrap_servers}",

@@ -70,13 +70,13 @@ UNDECIDED_SECONDS = 0.005
 
 
 class KafkaWrite(PendingWrite):
-    """One append or removal in flight.
+    """An append or a removal that waits for its batch.
 
     Args:
         entry: The entry to write.
 
     Attributes:
-        outcome: The error of the write; None if there is none so far.
+        outcome: The error of the write; None as long as it has not failed.
     """
 
     __slots__ = ("entry", "outcome")
@@ -90,7 +90,13 @@ class KafkaWrite(PendingWrite):
 
 
 class _Packed(NamedTuple):
-    """A batch in the form in which it is sent to Kafka."""
+    """A batch that is ready to be sent.
+
+    Attributes:
+        batch: Its partition and key.
+        writes: The writes that it contains.
+        value: The value of its Kafka record.
+    """
 
     batch: Batch
     writes: list[KafkaWrite]
@@ -98,7 +104,13 @@ class _Packed(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A batch that was sent and may be stored or not."""
+    """A batch that was sent, and may be stored or not.
+
+    Attributes:
+        batch: Its partition and key.
+        writes: The writes that it contains.
+        report: The future of kafka-python with the metadata of its record.
+    """
 
     batch: Batch
     writes: list[KafkaWrite]
@@ -111,15 +123,15 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
     Args:
         settings: Settings of the store.
         journals: The journal topic.
-        producer: The producer; only this thread uses it from now on.
-        claims: The claims; only this object reads them from now on.
-        owner: The owner that appends; None: a writer that only removes, and needs no claim.
+        producer: The producer; from now on, only this thread uses it.
+        claims: The claims; from now on, only this object reads them.
+        owner: The owner that appends; None for a writer that only removes, and needs no claim.
         claims_writer: Writes heartbeats.
-        garbage: Gets everything that was written.
-        positions: The last known end of each partition; kept up to date here.
+        garbage: Records the content of all written batches.
+        positions: Last known end offset of each partition; updated by this thread.
         loop: The event loop on which futures are resolved.
-        metrics: Metrics of the store.
-        on_end: Called on the loop after the thread has ended and reported all outcomes, with open futures.
+        metrics: Receives counts and durations of the writes.
+        on_end: Called on the loop with the unresolved futures, after the thread has ended.
     """
 
     def __init__(
@@ -152,7 +164,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         self._wrote = False
 
     def start(self) -> None:
-        """Start writing and renewing the lease."""
+        """Start the thread that writes, and the one that renews the lease."""
         self._lease.start()
         super().start()
 
@@ -161,7 +173,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         self._lease.note_append()
         sent = self._send_batches(self._pack_writes(batch))
         self._send_dead()
-        self._wait_for(sent)
+        self._await_acknowledgements(sent)
         self._check_sent(sent)
         if time.monotonic() > self._beat_at:
             self._renew_idle_lease()
@@ -170,11 +182,14 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
     # -- to Kafka ---------------------------------------------------------------------
 
     def _pack_writes(self, writes: list[KafkaWrite]) -> deque[_Packed]:
-        """Make one or several batches for each partition, in order."""
+        """Pack writes into batches of at most :packed_entry:`BATCH_BYTES`, in order.
+
+        Reject appends to pruned runs.
+        """
         by_partition: dict[int, list[KafkaWrite]] = {}
         removed: dict[JournalKey, int] = {}
         for write in writes:
-            write.outcome = self._pruned(write.entry, removed)
+            write.outcome = self._pruned_run_error(write.entry, removed)
             if write.outcome is None:
                 partition = partition_of(write.entry.journal, self._partitions)
                 by_partition.setdefault(partition, []).append(write)
@@ -184,14 +199,14 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             batch_writes: list[KafkaWrite] = []
             size = 0
             for write in partition_writes:
-                data = pack_entry(write.entry)
-                write.size = len(data)
+                packed_entry = pack_entry(write.entry)
+                write.size = len(packed_entry)
                 if batch_writes and size + write.size > BATCH_BYTES:
                     batches.append(self._pack_batch(partition, batch_writes, packed))
                     packed = []
                     batch_writes = []
                     size = 0
-                packed.append(data)
+                packed.append(packed_entry)
                 batch_writes.append(write)
                 size += write.size
             batches.append(self._pack_batch(partition, batch_writes, packed))
@@ -203,9 +218,9 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         )
 
     def _send_batches(self, batches: deque[_Packed]) -> list[_Sent]:
-        """Hand all batches to the client, in order.
+        """Pass batches to the producer, in order, and return those that it accepted.
 
-        All batches are packed first, so that the client gets the whole turn at once and makes few requests of
+        Packing is over by then, so that the producer gets the whole turn at once and makes few requests of
         it.
         """
         sent: list[_Sent] = []
@@ -226,6 +241,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         return sent
 
     def _send_dead(self) -> None:
+        """Send tombstones for batches that are not needed; those that cannot be sent are sent later."""
         if self._owner is None and not self._wrote:
             return  # A reader without a claim leaves the topic as it is.
         dead = self._garbage.take_dead()
@@ -241,15 +257,15 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                     "batches that are no longer needed could not be removed from %s: %s", self._topic, error
                 )
                 return
-            sent.add_errback(self._not_removed)
+            sent.add_errback(self._note_failed_removal)
 
-    def _not_removed(self, error: BaseException) -> None:
-        """Record that it is unknown if a batch was removed; the next attempt reads it again."""
+    def _note_failed_removal(self, error: BaseException) -> None:
+        """Keep all removals from now on: it is unknown if this batch was removed."""
         self._garbage.keep_removals()
         _log.warning("a batch that is no longer needed was not removed from %s: %s", self._topic, error)
 
-    def _wait_for(self, sent: list[_Sent]) -> None:
-        """Wait for the acknowledgement of each batch."""
+    def _await_acknowledgements(self, sent: list[_Sent]) -> None:
+        """Wait until each batch is acknowledged, or its time is over; set the outcome of its writes."""
         deadline = time.monotonic() + self._settings.append_seconds + CLOSE_SECONDS
         for batch, writes, report in sent:
             try:
@@ -257,22 +273,22 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                     _wait_for_acknowledgement(report, SLICE_SECONDS)
                 if not report.is_done:
                     raise TimeoutError("no report")
-                at = report.get(timeout=0).offset
-                if at < 0:
+                offset = report.get(timeout=0).offset
+                if offset < 0:
                     # Without its offset, it can neither be compared with a fence nor removed.
                     raise LookupError("stored, but the broker does not report its offset")
             except Exception as error:
-                failure = self._not_acknowledged(error)
+                failure = self._unacknowledged_error(error)
                 for write in writes:
                     write.outcome = copy.copy(failure)
                 continue
-            self._positions[batch.partition] = max(self._positions.get(batch.partition, 0), at + 1)
+            self._positions[batch.partition] = max(self._positions.get(batch.partition, 0), offset + 1)
 
     # -- ownership --------------------------------------------------------------------
 
     def _check_sent(self, sent: list[_Sent]) -> None:
-        """Determine which stored entries count, and note them."""
-        error, void = self._ousted() if self._owner is not None and sent else (None, {})
+        """Reject the batches that do not count after a takeover; record the content of the others."""
+        error, void = self._takeover_error() if self._owner is not None and sent else (None, {})
         for batch, writes, report in sent:
             if writes[0].outcome is not None:
                 continue
@@ -282,8 +298,12 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 continue
             self._garbage.add_batch(batch, report.value.offset, [write.entry for write in writes])
 
-    def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
-        """Return the error for appends after a takeover, and the offsets from which on they do not count."""
+    def _takeover_error(self) -> tuple[StoreError | None, Mapping[int, int]]:
+        """Return the error for appends after another owner took over, and the offsets from which it applies.
+
+        The error is None if no other owner took over. Without a valid lease, this reads the claims, and waits
+        until a later owner has written its fence.
+        """
         assert self._owner is not None
         # Everything was acknowledged before the clock is read here.
         if self._lease.covers():
@@ -294,14 +314,14 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             while standing.undecided:
                 if time.monotonic() > deadline or self._abandoned:
                     waited = TimeoutError("another owner has claimed, and makes no progress")
-                    return self._not_acknowledged(waited), {}
+                    return self._unacknowledged_error(waited), {}
                 time.sleep(UNDECIDED_SECONDS)
                 standing = self._lease.check_owner(self._settings.append_seconds)
         except StoreError as error:
-            return self._not_acknowledged(error), {}
+            return self._unacknowledged_error(error), {}
         if standing.lost:
             # It was paused for so long that the new owner is gone as well, with its fence.
-            return self._not_acknowledged(stale_error(self._owner)), {}
+            return self._unacknowledged_error(stale_error(self._owner)), {}
         if not standing.void:
             return None, {}
         self._failure = stale_error(self._owner)
@@ -309,7 +329,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
 
     @override
     def _renew_idle_lease(self) -> None:
-        """Look for owners that took over, and remove garbage."""
+        """Send a heartbeat, check for owners that took over, and remove batches that are no longer needed."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
             return
@@ -324,13 +344,13 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 if standing.undecided:
                     return
                 sparse = self._garbage.take_sparse(SPARSE_AT_ONCE, self._owner)
-            again = [
+            rewritten_entries = [
                 Entry(journal, (), through, since)
                 for journal, through in sparse
                 if (since := self._garbage.removal_start(journal)) is not None
             ]
-            if again:
-                self._write_batch([KafkaWrite(entry) for entry in again])
+            if rewritten_entries:
+                self._write_batch([KafkaWrite(entry) for entry in rewritten_entries])
             else:
                 self._send_dead()
         except Exception as error:
@@ -339,8 +359,8 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
 
     # -- outcomes ---------------------------------------------------------------------
 
-    def _pruned(self, entry: Entry, removed: dict[JournalKey, int]) -> StoreError | None:
-        """Return the error for an append to a run that was removed, earlier or in this turn."""
+    def _pruned_run_error(self, entry: Entry, removed: dict[JournalKey, int]) -> StoreError | None:
+        """Return the error for an append to a run that was removed before, also in this turn; else None."""
         through = max(self._garbage.pruned_through(entry.journal), removed.get(entry.journal, NOTHING_PRUNED))
         if entry.through == FORGET:
             return None
@@ -351,7 +371,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 return pruned_error(entry.journal, record.seq, through)
         return None
 
-    def _not_acknowledged(self, cause: BaseException) -> StoreError:
+    def _unacknowledged_error(self, cause: BaseException) -> StoreError:
         return self._unknown_write_error(f"an append to topic {self._topic!r} was not acknowledged", cause)
 
     def _close_resources(self) -> None:
@@ -371,6 +391,6 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
 
 
 def _wait_for_acknowledgement(report: Any, seconds: float) -> None:
-    """Wait for an acknowledgement, at most ``seconds``."""
+    """Block until a future of kafka-python is resolved, at most ``seconds``."""
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)

@@ -36,11 +36,11 @@ class MemoryPlace:
     """The records that several stores share; each access acquires ``lock``.
 
     Attributes:
-        store_id: See :attr:`ActionStateStore.store_id`.
+        store_id: UUID of the place; see :attr:`ActionStateStore.store_id`.
         journals: All journals.
-        removals: Journals without records that are still known, the oldest first.
-        owners: The owners that may append, by token, with the store that holds the lease as long as it
-            exists.
+        removals: Fully pruned journals that are remembered, the oldest first; the values are None.
+        owners: Each owner that may append, by token, with a weak reference to its store. The store holds its
+            lease.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,11 @@ class MemoryPlace:
         self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
 
     def claim(self, owner: Owner, store: MemoryStore) -> None:
-        """Make ``owner`` the one that may append."""
+        """Make ``owner`` the one that may append.
+
+        Raises:
+            JobIdentifierInUseError: The store of another job has the group.
+        """
         for other_owner, holder in self.owners.values():
             if (
                 other_owner.group == owner.group
@@ -71,7 +75,7 @@ class MemoryPlace:
         Args:
             journal: The journal.
             through: The last run to remove.
-            keep: Number of journals without records to remember.
+            keep: Number of fully pruned journals to remember.
         """
         stored = self.journals.get(journal)
         if stored is None or through <= stored.pruned_through:
@@ -91,7 +95,7 @@ _places_lock = threading.Lock()
 
 
 def place_of(name: str) -> MemoryPlace:
-    """Return the place with that name in this process."""
+    """Return the place with a name in this process; create it at the first call."""
     with _places_lock:
         return _places.setdefault(name, MemoryPlace())
 
@@ -100,9 +104,9 @@ class MemoryStore(ActionStateStore):
     """A store in the memory of this process.
 
     Args:
-        place: The place to share with other stores; a new one by default.
-        max_record_bytes: The largest size of a record's data.
-        removals: Number of journals of which the store remembers that all records were pruned.
+        place: The place whose records it shares. Default: a new one.
+        max_record_bytes: Maximum size of a record's data in bytes.
+        removals: Number of fully pruned journals to remember.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class MemoryStore(ActionStateStore):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
-        """Return a store with the options ``place``."""
+        """Return a store that shares the place named by the option ``place``."""
         return cls(place_of(read_options("memory", options)["place"]))
 
     @property
@@ -135,14 +139,14 @@ class MemoryStore(ActionStateStore):
 
     @override
     def position(self) -> bytes:
-        """Return nothing before the first record of a run: until then, another store in memory is as good."""
+        """Return a byte once a run has a record, else nothing: until then, state fits any store in memory."""
         with self._place.lock:
             has_runs = any(journal.journal_id != PLANS for journal in self._place.journals)
         return b"\x00" if has_runs else b""
 
     @override
     async def open(self, owner: Owner | None) -> None:
-        """Open the store. A lease ends with the store that holds it, so there is nothing to wait for."""
+        """Open the store. It never waits: a lease ends with the store that holds it."""
         with self._place.lock:
             if owner is not None:
                 self._place.claim(owner, self)
@@ -168,7 +172,7 @@ class MemoryStore(ActionStateStore):
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Append at once: a cancelled call has stored its records."""
+        """Append records without waiting, so a cancelled call has stored them."""
         place = self._opened_place()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
@@ -231,7 +235,11 @@ class MemoryStore(ActionStateStore):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Compare the marker; this store needs no more."""
+        """Check that a marker belongs to the place; its records need not be read.
+
+        Raises:
+            StoreMismatchError: The marker is of another place.
+        """
         if marker not in (None, uuid.UUID(self._opened_place().store_id).bytes):
             raise StoreMismatchError(
                 "state belongs to a store in memory that no longer exists",
@@ -240,7 +248,7 @@ class MemoryStore(ActionStateStore):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the only position of a place: its id."""
+        """Return the id of the place, whose records are always up to date."""
         return uuid.UUID(self._opened_place().store_id).bytes
 
     @override

@@ -75,16 +75,16 @@ translate = KIND.translate_error
 
 
 def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connection:
-    """Return a connection to the store at ``path``; several processes may create the file at once.
+    """Connect to the store at ``path``; several processes may create the file at once.
 
     Args:
         path: The file; its directory is created.
-        create: Create the file if there is none.
-        busy_seconds: Time to wait for other processes that create the file.
+        create: True to create the file if it is missing.
+        busy_seconds: Seconds to wait for other processes that create the file.
 
     Raises:
-        StoreFormatError: The file is not a store, or is of a newer version.
-        StoreUnavailableError: It cannot be opened.
+        StoreFormatError: The file is not a store, or a newer version wrote it.
+        StoreUnavailableError: The file cannot be opened.
     """
     if not create and not path.exists():
         raise StoreUnavailableError(f"store {path} does not exist", fix="check the path")
@@ -92,10 +92,10 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
 
 
 def read_store_id(connection: sqlite3.Connection) -> str:
-    """Return the store's UUID.
+    """Return the store's UUID as text.
 
     Raises:
-        StoreFormatError: It has none.
+        StoreFormatError: The file has no UUID.
     """
     row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     if row is None:
@@ -105,13 +105,13 @@ def read_store_id(connection: sqlite3.Connection) -> str:
 
 
 def read_position(connection: sqlite3.Connection) -> int:
-    """Return the number of transactions that appended records; 0 for a new file."""
+    """Return the number of committed transactions that appended records; 0 for a new file."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def log_path(path: Path) -> Path:
-    """Return the path of SQLite's write-ahead log of the file."""
+    """Return the path of SQLite's write-ahead log for a database file: ``FILE-wal``."""
     return path.with_name(path.name + "-wal")
 
 

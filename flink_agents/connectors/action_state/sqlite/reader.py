@@ -23,7 +23,7 @@ KNOWN_JOURNALS = 1_000_000
 
 
 @contextmanager
-def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
+def _read_snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN")
     try:
         yield
@@ -32,7 +32,7 @@ def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _find_journal(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
-    """Return the id of the journal, and the last run that was pruned."""
+    """Return the row id of a journal, and its last pruned run; None if the journal is not in the file."""
     return connection.execute(
         "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?",
         (encode_text(journal.journal_id), encode_text(journal.key)),
@@ -42,8 +42,14 @@ def _find_journal(connection: sqlite3.Connection, journal: JournalKey) -> tuple[
 def scan_records(
     connection: sqlite3.Connection, journal: JournalKey, from_seq: int | None, to_seq: int | None
 ) -> list[Record]:
-    """Return records as :meth:`ActionStateStore.scan` does."""
-    with _one_state(connection):
+    """Return the records of runs ``from_seq`` to ``to_seq``, by run and then in the order of their append.
+
+    None stands for no bound.
+
+    Raises:
+        RecordsPrunedError: ``from_seq`` is a pruned run.
+    """
+    with _read_snapshot(connection):
         journal_row = _find_journal(connection, journal)
         if journal_row is None:
             return []
@@ -66,9 +72,10 @@ def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
 
 
 def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
-    """Return the hashes of the names of all journals; None if there are too many.
+    """Return the hashes of all journal keys, so that a lookup of an unknown journal needs no query.
 
-    A hash takes a fifth of the memory of a name, and two names with the same hash do no harm.
+    Returns None if there are more than ``limit``. A hash takes a fifth of the memory of a key. If two keys
+    have the same hash, only an unnecessary query follows.
     """
     rows = connection.execute("SELECT journal_id, key FROM journals LIMIT ?", (limit + 1,))
     hashes = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)
@@ -78,7 +85,7 @@ def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) 
 def list_journals(
     connection: sqlite3.Connection, journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
-    """Describe journals as :meth:`ActionStateStore.journals` does."""
+    """Return the figures of up to ``limit`` journals, of one job or all, after the journal ``after``."""
     where = ["1"]
     values = list[bytes | int]()
     if journal_id is not None:
@@ -98,7 +105,7 @@ def list_journals(
 
 
 def read_totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return the numbers of journals, of records, and of bytes of data."""
+    """Return the number of journals, the number of records, and the size of all record data in bytes."""
     return connection.execute(
         "SELECT (SELECT count(*) FROM journals), count(*), coalesce(sum(length(data)), 0) FROM records"
     ).fetchone()

@@ -19,11 +19,16 @@ WITHOUT_RECORDS = "NOT EXISTS (SELECT 1 FROM records WHERE records.journal = {0}
 
 
 def expire_journals(connection: sqlite3.Connection, keep: int) -> bool:
-    """Delete all journals without records except the last ``keep``; return True if there may be more.
+    """Delete the oldest rows of journals whose records were all pruned, at most :data:`AT_ONCE` of them.
+
+    Journals of one transaction are deleted together or not at all.
 
     Args:
-        connection: A connection with a transaction.
-        keep: Number of journals to keep.
+        connection: A connection with an open transaction.
+        keep: Number of such journals to keep, the ones pruned last_position.
+
+    Returns:
+        True if the limit was reached, so that there may be more to delete.
     """
     row = connection.execute(
         "SELECT position FROM removals ORDER BY position DESC LIMIT 1 OFFSET ?", (keep,)
@@ -32,22 +37,22 @@ def expire_journals(connection: sqlite3.Connection, keep: int) -> bool:
         return False
     # Journals of one transaction share a position: if one of them stays, all of them stay.
     if keep:
-        (least,) = connection.execute(
+        (first_kept_position,) = connection.execute(
             "SELECT position FROM removals ORDER BY position DESC LIMIT 1 OFFSET ?", (keep - 1,)
         ).fetchone()
     else:
-        least = row[0] + 1
-    number, last = connection.execute(
+        first_kept_position = row[0] + 1
+    expired_count, last_position = connection.execute(
         "SELECT count(*), max(position) FROM "
         "(SELECT position FROM removals WHERE position < ? ORDER BY position LIMIT ?)",
-        (least, AT_ONCE),
+        (first_kept_position, AT_ONCE),
     ).fetchone()
-    if number:
+    if expired_count:
         # A journal that got records since then is in use again.
         connection.execute(
             "DELETE FROM journals WHERE id IN (SELECT journal FROM removals WHERE position <= ?) AND "
             + WITHOUT_RECORDS.format("journals.id"),
-            (last,),
+            (last_position,),
         )
-        connection.execute("DELETE FROM removals WHERE position <= ?", (last,))
-    return number == AT_ONCE
+        connection.execute("DELETE FROM removals WHERE position <= ?", (last_position,))
+    return expired_count == AT_ONCE

@@ -33,13 +33,17 @@ _COLUMNS = 6
 
 @lru_cache(maxsize=MANY)
 def _insert_statement(records: int) -> str:
-    """Return the statement that inserts ``count`` records."""
+    """Return the SQL that inserts this number of records in one statement."""
     return f"INSERT INTO records VALUES {', '.join(['(NULL, ?, ?, ?, ?, ?, ?)'] * records)}"
 
 
 @lru_cache(maxsize=MANY)
 def _lookup_statement(journals: int) -> str:
-    """Return the statement that looks up ``count`` journals; its answer is one row."""
+    """Return the SQL that looks up this number of journals by job id and key.
+
+    Its result is a single text: for each stored journal its number in the statement, its row id, and its last
+    pruned run.
+    """
     rows = ", ".join(f"({number}, ?, ?)" for number in range(journals))
     return (
         f"WITH asked (number, job, text) AS (VALUES {rows}) "
@@ -53,16 +57,16 @@ CACHED_JOURNALS = 20_000
 
 
 class Rows:
-    """The rows that the transactions of one connection read and write.
+    """Reads and writes the rows of transactions on one connection.
 
-    It remembers the rows of journals. They hold until another connection changes the file, or until this one
-    rolls back: then :meth:`forget_lookups` is due.
+    It caches the row ids of journals. The cache is valid until another connection changes the file, or until
+    this one rolls back: then call :meth:`forget_lookups`.
 
     Args:
-        connection: The connection.
+        connection: The connection, with an open transaction during each call.
 
     Attributes:
-        pruned: The number of journals that the transaction has pruned.
+        pruned: Number of journals that the current transaction has pruned.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -73,7 +77,7 @@ class Rows:
         self._journals: dict[JournalKey, tuple[int, int]] = {}
 
     def look_up(self, journals: Iterable[JournalKey]) -> None:
-        """Begin a transaction that is about ``journals``."""
+        """Begin the changes of a transaction: cache the row ids of the journals that it changes."""
         self._values = []
         self._pruned_rows = {}
         self.pruned = 0
@@ -85,14 +89,14 @@ class Rows:
             self._look_up_journals(unread[start : start + MANY])
 
     def forget_lookups(self) -> None:
-        """Look up each journal again that a further transaction is about."""
+        """Clear the cache of row ids, so that the next transaction reads them again."""
         self._journals.clear()
 
     def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Add records to a journal.
+        """Queue records for insertion at the next :meth:`flush`; add a row for a new journal at once.
 
         Raises:
-            RecordsPrunedError: One of them belongs to a pruned run. Nothing was added.
+            RecordsPrunedError: A record belongs to a pruned run. No record was queued.
         """
         journal_row = self._journals.get(journal)
         if journal_row is None:
@@ -114,7 +118,7 @@ class Rows:
             )
 
     def prune(self, journal: JournalKey, through: int) -> None:
-        """Remove the records of the first runs of a journal."""
+        """Queue the removal of all runs of a journal up to number ``through``, for the next :meth:`flush`."""
         row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
             # No further record of these runs is appended, so it can wait until the end of the transaction.
@@ -123,7 +127,7 @@ class Rows:
             self.pruned += 1
 
     def forget(self, journal_id: str) -> None:
-        """Delete all journals of a job."""
+        """Flush, and delete all journals of a job with their records."""
         self.flush()
         job = encode_text(journal_id)
         self._connection.execute(
@@ -137,13 +141,13 @@ class Rows:
             del self._journals[journal]
 
     def set_position(self, position: int) -> None:
-        """Store the number of transactions that have appended records."""
+        """Store the number of transactions that have appended records, by which older copies are detected."""
         self._connection.execute(
             "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (POSITION, str(position))
         )
 
     def flush(self) -> None:
-        """Insert the added records, and remove the pruned ones."""
+        """Insert the queued records, and then delete the records of the pruned runs."""
         values = self._values
         self._values = []
         for start in range(0, len(values), _COLUMNS * MANY):
@@ -155,7 +159,11 @@ class Rows:
             self._remove_runs(pruned_rows[start : start + MANY])
 
     def _remove_runs(self, pruned_rows: list[tuple[int, int]]) -> None:
-        """Remove the records of the first runs of some journals, and note journals that have none left."""
+        """Delete the records of pruned runs, and list the journals that have no records left in ``removals``.
+
+        Args:
+            pruned_rows: Row id of each journal, and the last run to delete.
+        """
         rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(pruned_rows))}) "
         values = [value for pruned_row in pruned_rows for value in pruned_row]
         self._connection.execute(

@@ -69,11 +69,12 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     """A store in one file. It is opened once.
 
     Args:
-        path: The file.
-        lease_seconds: Time that another job waits for this one if this one crashes.
-        busy_seconds: Time that an append waits for other writers.
-        max_record_bytes: The largest size of a record's data.
-        removals: Minimum number of journals of which the store remembers that all records were pruned.
+        path: The file, on a local disk.
+        lease_seconds: Seconds that another job waits for this one after a crash.
+        busy_seconds: Seconds that an append waits for other writers.
+        max_record_bytes: Maximum size of a record's data in bytes.
+        removals: Minimum number of fully pruned journals that the store remembers, to reject states that are
+            too old.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """Return a store with the options ``action-state.sqlite.*``."""
+        """Return a store for options by their names below ``action-state.sqlite.``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],
@@ -110,7 +111,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     @property
     @override
     def store_id(self) -> str:
-        """The id of the file; a copy has the same."""
+        """UUID of the file; a copy of the file has the same one."""
         self._require_open()
         return self._store_id
 
@@ -129,15 +130,15 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> tuple[Callable[[OnEnd], SQLiteWriter], list[Callable[[], object]]]:
         self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
-        of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
+        writer_connection = await self._in_thread(lambda: self._open_file(owner, opened))
         self._store_id = await self._run_query(read_store_id)
         self._marker = uuid.UUID(self._store_id).bytes
         if owner is not None:
             await self._claim_file(owner)
             self._known_hashes = await self._run_query(reader.known_journals)
-        make = functools.partial(
+        create_writer = functools.partial(
             SQLiteWriter,
-            of_writer,
+            writer_connection,
             self.path,
             owner,
             asyncio.get_running_loop(),
@@ -146,7 +147,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
             self._removals,
             self.measured,
         )
-        return make, [self._connection.close]
+        return create_writer, [self._connection.close]
 
     def _open_file(self, owner: Owner | None, opened: list[Callable[[], object]]) -> sqlite3.Connection:
         connection = open_file(self.path, owner is not None, self._busy_seconds)
@@ -154,27 +155,31 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         return connection
 
     async def _claim_file(self, owner: Owner) -> None:
-        """Become the owner that may append; wait for the lease of a job that crashed."""
+        """Become the owner that may append; wait for the lease of another job, if that no longer renews it.
+
+        Raises:
+            JobIdentifierInUseError: Another job renews its lease, so it is alive.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
-        first: frozenset[OtherLease] = frozenset()
+        first_leases: frozenset[OtherLease] = frozenset()
         ended: frozenset[OtherLease] = frozenset()
         while True:
-            take = functools.partial(
+            try_claim = functools.partial(
                 claim_file,
                 owner=owner,
                 lease_seconds=self._lease_seconds,
                 busy_seconds=self._busy_seconds,
                 ended=ended,
             )
-            alive = await self._run_query(take)
+            alive = await self._run_query(try_claim)
             if not alive:
                 return
-            first = first or alive
-            if renewed := alive - first:
+            first_leases = first_leases or alive
+            if renewed := alive - first_leases:
                 raise in_use_error(owner, min(renewed).job_id)
             if loop.time() - started >= max(lease.seconds for lease in alive):
-                ended = first
+                ended = first_leases
             await asyncio.sleep(min(lease.seconds for lease in alive) / POLLS_PER_LEASE)
 
     # -- writing ----------------------------------------------------------------------
@@ -201,7 +206,12 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     # -- reading ----------------------------------------------------------------------
 
     async def _run_query(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Return the answer of ``question(connection, *arguments)``."""
+        """Return ``question(connection, *arguments)``, called on the reader thread.
+
+        Raises:
+            StoreError: SQLite or the file system failed.
+            StoreClosedError: The connection is closed.
+        """
         try:
             return await self._in_thread(lambda: question(self._connection, *arguments))
         except (sqlite3.Error, OSError) as error:
@@ -231,7 +241,9 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Compare the marker; this store needs no more.
+        """Check that state belongs to this file, and that the file is not older than that state.
+
+        Nothing is read: queries go to the file. The arguments ``journal`` and ``pending`` have no effect.
 
         Raises:
             StoreMismatchError: The state belongs to another file.
@@ -250,7 +262,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the id and the position of the file: a copy with a lower position lacks records."""
+        """Return the id and the position of the file, by which a later attempt detects an older copy."""
         writer = self._writer
         if not isinstance(writer, SQLiteWriter):
             raise closed_error()
@@ -260,7 +272,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
 
     @override
     def position(self) -> bytes:
-        """Return the number of transactions that have appended records, as this owner knows it."""
+        """Return the number of transactions that have appended records, as last read, in 8 bytes."""
         writer = self._writer
         if not isinstance(writer, SQLiteWriter):
             raise closed_error()

@@ -56,13 +56,13 @@ LIMITS = BatchLimits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
 """Limits of a transaction."""
 
 FREE_PAGES = 4096
-GIVEN_BACK = 1024
-"""With more free pages than the first number, each renewal of a lease returns the second number of them."""
+RELEASED_PAGES = 1024
+"""If the file has more free pages, each renewal of a lease returns ``RELEASED_PAGES`` to the file system."""
 
 COMMIT_BUSY_SECONDS = 5.0
 
-PRUNED_BETWEEN = 1000
-"""After this many pruned journals, the writer deletes those that need not be remembered."""
+PRUNED_PER_EXPIRY = 1000
+"""After this many pruned journals, a transaction also deletes the oldest rows of such journals."""
 
 _locks: weakref.WeakValueDictionary[tuple[int, int], threading.Lock] = weakref.WeakValueDictionary()
 _locks_lock = threading.Lock()
@@ -92,12 +92,12 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 class SqliteWrite(PendingWrite):
-    """One append or removal of records in flight.
+    """An append to a journal, or a removal of its first runs, that waits for its transaction.
 
     Args:
         journal: The journal.
-        records: The records to append.
-        through: The last run to remove; None for an append.
+        records: The records to append; empty for a removal.
+        through: Number of the last run to remove; None for an append.
     """
 
     __slots__ = ("journal", "records", "through")
@@ -110,7 +110,11 @@ class SqliteWrite(PendingWrite):
         self.size = sum(map(len, map(_data_of, records)))
 
     def apply(self, rows: Rows) -> None:
-        """Write it in the current transaction, or raise :class:`StoreError` and change nothing."""
+        """Write this in the current transaction.
+
+        Raises:
+            StoreError: The write is rejected, and has changed nothing.
+        """
         if self.through is not None:
             rows.prune(self.journal, self.through)
         else:
@@ -135,7 +139,7 @@ class Forget(SqliteWrite):
 
 
 def _apply_batch(batch: list[SqliteWrite], rows: Rows) -> list[Outcome]:
-    """Write a batch in the current transaction; a rejected write changes nothing."""
+    """Apply each write in the current transaction. Return its error, or None, for each of them."""
     outcomes: list[Outcome] = []
     for write in batch:
         try:
@@ -148,26 +152,26 @@ def _apply_batch(batch: list[SqliteWrite], rows: Rows) -> list[Outcome]:
 
 
 class _NotBegun(Exception):
-    """No transaction can start at present, whatever it would write."""
+    """A transaction could not start: the file or its log is missing, or other writers hold the lock."""
 
 
 class _UnknownOutcome(Exception):
-    """A commit failed: the transaction may be in the file or not."""
+    """A commit failed, and it is unknown if the transaction is in the file."""
 
 
 class SQLiteWriter(GroupWriter[SqliteWrite]):
     """Writes batches to the file, each in one transaction.
 
     Args:
-        connection: A connection; only this thread uses it from now on.
-        path: The file.
-        owner: The owner that appends; None writes without checking owners.
+        connection: A connection to the file; from now on, only this thread uses it.
+        path: The file of the store.
+        owner: The owner that appends; None to write without a check of owners.
         loop: The event loop on which futures are resolved.
-        lease_seconds: Length of the owner's lease, which this thread renews.
-        busy_seconds: Time to wait for other writers.
-        removals: Number of journals without records that are remembered.
-        metrics: Metrics of the store.
-        on_end: Called on the loop after the thread has ended and reported all outcomes, with open futures.
+        lease_seconds: Length of the owner's lease in seconds. This thread renews it.
+        busy_seconds: Seconds that a transaction waits for other writers.
+        removals: Number of fully pruned journals whose rows are kept.
+        metrics: Receives counts and durations of the writes.
+        on_end: Called on the loop with the unresolved futures, after the thread has ended.
     """
 
     def __init__(
@@ -222,6 +226,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         return self._rejection_error() if self._failure is not None else self._write_batch([write])[0]
 
     def _write_in_transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
+        """Write a batch in one transaction, which also checks the owner and renews its lease.
+
+        Returns the error of each write, or None. An exception means that the batch is not stored, except for
+        :class:`_UnknownOutcome`.
+        """
         with self._lock:
             self._begin_transaction()
             rows = self._rows
@@ -241,7 +250,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
                     position += 1
                     rows.set_position(position)
                 pruned = rows.pruned + (self._pruned or 0)
-                if self._pruned is None or pruned >= min(PRUNED_BETWEEN, self._removals // 10 + 1):
+                if self._pruned is None or pruned >= min(PRUNED_PER_EXPIRY, self._removals // 10 + 1):
                     pruned = None if expire_journals(self._connection, self._removals) else 0
                     rows.forget_lookups()
                 self._renew_lease()
@@ -261,6 +270,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         return was_changed
 
     def _begin_transaction(self) -> None:
+        """Begin a transaction; wait for other writers.
+
+        Raises:
+            _NotBegun: The file or its log was removed or replaced, or the lock was not free in time.
+        """
         try:
             file_status = os.stat(self._path)
             if (file_status.st_dev, file_status.st_ino) != self._identity:
@@ -290,6 +304,11 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             self._connection.execute("ROLLBACK")
 
     def _commit_transaction(self) -> None:
+        """Commit; repeat that while a lock is held.
+
+        Raises:
+            _UnknownOutcome: It failed.
+        """
         deadline = time.monotonic() + COMMIT_BUSY_SECONDS
         while True:
             try:
@@ -310,7 +329,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         try:
             if self._owner is not None and self._failure is None:
                 self._write_in_transaction([])
-                self._give_back()
+                self._release_free_pages()
         except _UnknownOutcome as error:
             self._unknown_write_error(f"the commit to {self._path} failed", error.__cause__)
         except Exception as error:
@@ -318,13 +337,13 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             _log.warning("the lease in %s was not renewed: %s", self._path, error.__cause__ or error)
         self._beat_at = max(self._beat_at, time.monotonic() + self._beat_seconds)
 
-    def _give_back(self) -> None:
+    def _release_free_pages(self) -> None:
         if self._connection.execute("PRAGMA freelist_count").fetchone()[0] > FREE_PAGES:
             with self._lock:
                 # Not execute(), which ends after the first page.
                 self._connection.executescript(
                     f"PRAGMA busy_timeout={int(1000 * READ_BUSY_SECONDS)}; "
-                    f"PRAGMA incremental_vacuum({GIVEN_BACK}); PRAGMA busy_timeout=0"
+                    f"PRAGMA incremental_vacuum({RELEASED_PAGES}); PRAGMA busy_timeout=0"
                 )
 
     def _close_resources(self) -> None:
@@ -344,7 +363,14 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
 
 
 class OtherLease(NamedTuple):
-    """The lease of another job that has the group."""
+    """The lease of another job that holds the group.
+
+    Attributes:
+        token: Token of the owner.
+        job_id: Flink's id of the job.
+        valid_until: Its end, in seconds since the epoch by this machine's clock.
+        seconds: Its length in seconds.
+    """
 
     token: str
     job_id: str
@@ -359,14 +385,14 @@ def claim_file(
     busy_seconds: float,
     ended: frozenset[OtherLease] = frozenset(),
 ) -> frozenset[OtherLease]:
-    """Make ``owner`` the one that may append, unless another job holds a lease.
+    """Make ``owner`` the one that may append, unless another job holds a valid lease of its group.
 
     Args:
-        connection: A connection to the store.
+        connection: A connection to the store, outside of a transaction.
         owner: The owner that wants to append.
-        lease_seconds: Length of the lease.
-        busy_seconds: Time to wait for the file's lock.
-        ended: Leases that are known not to be renewed.
+        lease_seconds: Length of its lease in seconds.
+        busy_seconds: Seconds to wait for the file's lock.
+        ended: Leases to ignore, since their jobs no longer renew them.
 
     Returns:
         The leases to wait for. If there are none, ``owner`` may append now.
@@ -391,7 +417,7 @@ def claim_file(
 
 
 def _replace_owners(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
-    """Remove all owners that ``owner`` outranks, and add ``owner``."""
+    """Delete the rows of all owners that ``owner`` outranks, and insert its own, with its lease."""
     group = encode_text(owner.group)
     job_id = encode_text(owner.job_id)
     connection.execute(
@@ -405,7 +431,7 @@ def _replace_owners(connection: sqlite3.Connection, owner: Owner, until: float, 
 
 
 def is_owner(connection: sqlite3.Connection, owner: Owner) -> bool:
-    """Return True if ``owner`` may append. Only an answer within the transaction of the append counts."""
+    """Return True if ``owner`` may append. Only the transaction of the append can rely on the answer."""
     row = connection.execute(
         "SELECT token FROM owners WHERE grp = ? AND subtask = ?", (encode_text(owner.group), owner.subtask)
     ).fetchone()
@@ -413,7 +439,7 @@ def is_owner(connection: sqlite3.Connection, owner: Owner) -> bool:
 
 
 def renew_lease(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) -> None:
-    """Renew the lease of ``owner``, if it has one."""
+    """Extend the lease of ``owner`` to ``lease_seconds`` from now; do nothing if it is no longer an owner."""
     connection.execute(
         "UPDATE owners SET lease_until = ? WHERE grp = ? AND subtask = ? AND token = ?",
         (time.time() + lease_seconds, encode_text(owner.group), owner.subtask, owner.token),
@@ -421,7 +447,7 @@ def renew_lease(connection: sqlite3.Connection, owner: Owner, lease_seconds: flo
 
 
 def release_lease(connection: sqlite3.Connection, owner: Owner) -> None:
-    """Release the lease."""
+    """End the lease of ``owner`` now, so that another job need not wait for it."""
     connection.execute(
         "DELETE FROM owners WHERE grp = ? AND subtask = ? AND token = ?",
         (encode_text(owner.group), owner.subtask, owner.token),
@@ -429,7 +455,7 @@ def release_lease(connection: sqlite3.Connection, owner: Owner) -> None:
 
 
 def all_owners(connection: sqlite3.Connection) -> tuple[Owner, ...]:
-    """Return all owners that may append at present."""
+    """Return all owners that may append now, of all groups."""
     rows = connection.execute(
         "SELECT job_id, grp, subtask, parallelism, token FROM owners ORDER BY grp, subtask"
     )

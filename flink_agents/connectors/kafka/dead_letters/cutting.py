@@ -31,10 +31,10 @@ _log = bounded_logger("flink_agents.kafka")
 
 
 def fit_letter(key: bytes | None, value: bytes | None, headers: KafkaHeaders, limit: SizeLimit) -> RawLetter:
-    """Return a letter as its topic takes it: unchanged if it fits.
+    """Return key, value and headers of a letter, cut to the size that its topic allows.
 
-    It loses as little as possible, in this order: ends of its error texts and of its value, headers of the
-    record, the key.
+    A letter that fits is unchanged. Otherwise it loses, in this order: the ends of its error texts, the end
+    of its value, the headers of the record, and the key.
     """
     if batch_size(key, value, headers.pairs) <= limit.certain_size:
         return key, value, headers
@@ -76,7 +76,7 @@ def _with_short_texts(headers: KafkaHeaders) -> KafkaHeaders:
 
 
 def _cut_text(content: bytes, size: int) -> bytes:
-    """Return the start of a text, without a part of a character at its end."""
+    """Return the first ``size`` bytes of UTF-8, without an incomplete character at the end."""
     if len(content) <= size:
         return content
     # The continuing bytes of a character in UTF-8; other content just ends a little earlier.
@@ -88,6 +88,8 @@ def _cut_text(content: bytes, size: int) -> bytes:
 
 class Originals:
     """Reads the records that cut letters are about.
+
+    The consumer is created at the first read.
 
     Args:
         client: Options of kafka-python.
@@ -103,7 +105,10 @@ class Originals:
             self._consumer.close()
 
     def complete_letter(self, letter: Letter) -> Letter:
-        """Return a cut letter with key, value and headers of the record; else it says why it has none."""
+        """Return a cut letter with key, value and headers of the original record.
+
+        If the record cannot be read or has changed, ``missing`` of the letter has the reason instead.
+        """
         place = letter.origin_place
         if place is None:
             return replace(letter, missing=f"its value is cut, and its origin unknown (no header {ORIGIN})")
@@ -127,6 +132,7 @@ class Originals:
         return replace(letter, value=record.value, key=record.key, headers=headers)
 
     def _read_record(self, topic: str, partition: int, offset: int) -> Any:
+        """Read the record at an offset, within :data:`FETCH_SECONDS`; return None if it does not exist."""
         from kafka.structs import TopicPartition
 
         if self._consumer is None:
@@ -142,8 +148,8 @@ class Originals:
         if not begin <= offset < end:
             return None
         consumer.seek(place, offset)
-        give_up = time.monotonic() + FETCH_SECONDS
-        while time.monotonic() < give_up:
+        deadline = time.monotonic() + FETCH_SECONDS
+        while time.monotonic() < deadline:
             for record in consumer.poll(timeout_ms=500).get(place, ()):
                 return record if record.offset == offset else None
             if consumer.position(place) >= end:

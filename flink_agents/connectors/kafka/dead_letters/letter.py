@@ -15,12 +15,13 @@ class Letter:
     """A message in a topic of dead letters.
 
     Attributes:
-        value: Its value, as bytes.
-        key: Its key.
+        value: Its value, or the start of it (:attr:`cut_size`); None for a deletion.
+        key: Its key; None if it has none.
         headers: Its headers.
-        timestamp: Milliseconds since 1970.
+        timestamp: Its timestamp in milliseconds since the epoch.
         place: Its place: ``topic/partition/offset``.
-        missing: The reason why a cut letter has no original; None if it has one, or is whole.
+        missing: Why the original of a cut letter cannot be read; None if it was read, or the letter is not
+            cut.
     """
 
     value: bytes | None
@@ -32,12 +33,12 @@ class Letter:
 
     @property
     def error(self) -> str:
-        """Class and message of the error."""
+        """Class and message of the error; empty without that header."""
         return f"{self._header_text(ERROR_TYPE)}: {self._header_text(ERROR)}"
 
     @property
     def error_type(self) -> str:
-        """Class of the error."""
+        """Class name of the error; empty without that header."""
         return self._header_text(ERROR_TYPE)
 
     @property
@@ -47,7 +48,10 @@ class Letter:
 
     @property
     def failed_key(self) -> str:
-        """The key of the failed run as text; empty if a source rejected the record."""
+        """The key of the failed run: a string as it is, another value as JSON.
+
+        Empty if a source rejected the record.
+        """
         text = self._header_text(FAILED_KEY)
         try:
             value = decode_key(text, from_outside=True) if text else ""
@@ -57,12 +61,12 @@ class Letter:
 
     @property
     def origin(self) -> str | None:
-        """The topic that it came from, if it is known."""
+        """The topic that the letter came from; None if its headers do not say."""
         return self._header_text(ORIGIN).rsplit("/", 2)[0] or None
 
     @property
     def origin_place(self) -> tuple[str, int, int] | None:
-        """Topic, partition and offset that it came from, if they are known."""
+        """Topic, partition and offset that the letter came from; None if its headers do not say."""
         parts = self._header_text(ORIGIN).rsplit("/", 2)
         if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
             return None
@@ -70,7 +74,7 @@ class Letter:
 
     @property
     def cut_size(self) -> int | None:
-        """The size of the whole value in bytes if the letter has only its start."""
+        """Size of the whole value in bytes; None if the letter is not cut."""
         text = self._header_text(CUT)
         return int(text) if text.isdigit() else None
 

@@ -22,7 +22,7 @@ from flink_agents.connectors.kafka.dead_letters.sending import (
     LetterRejectedError,
     LetterSender,
     UnsendableLetter,
-    rejection,
+    rejection_reason,
 )
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 from flink_agents.connectors.kafka.requests.latest import batches_until_now
@@ -48,9 +48,9 @@ class PutBack:
     """The result of a redrive.
 
     Attributes:
-        topics: The number of redriven letters, by topic.
-        left_out: The number of letters that were not chosen.
-        unsendable: The letters that cannot be sent. They stay for the next time.
+        topics: Number of redriven letters by target topic.
+        left_out: Number of letters that ``choose`` excluded.
+        unsendable: Letters that cannot be sent. They stay for the next redrive.
     """
 
     topics: dict[str, int] = field(default_factory=dict[str, int])
@@ -134,7 +134,7 @@ def _finish_batch(
     position: Callable[[], Mapping[Any, Any]],
     done: PutBack,
 ) -> None:
-    """Send a batch, or count what would be sent."""
+    """Send the letters of a batch, and count them; with a dry run (no sender), only count them."""
     if sender is None:
         _count_letters(done, batch)
     elif batch:
@@ -148,15 +148,25 @@ def _send_batch(
     position: Callable[[], Mapping[Any, Any]],
     done: PutBack,
 ) -> None:
-    """Send the chosen letters of a batch in one transaction; if one is rejected, each in its own."""
+    """Send the chosen letters of a batch in one transaction.
 
-    def note(part: list[Chosen]) -> Mapping[Any, Any]:
+    If one of them is rejected, each is sent in a transaction of its own.
+
+    Args:
+        sender: Sends letters.
+        batch: All letters that were read, with their targets.
+        marks: The handled letters by partition, which are updated.
+        position: Returns the offsets to commit, by the marks.
+        done: The result, which is updated.
+    """
+
+    def mark_handled(part: list[Chosen]) -> Mapping[Any, Any]:
         for _, topic, record in part:
             marks[record.partition].note_handled(record.offset, topic is not None)
         return position()
 
     try:
-        sender.deliver_letters([chosen_letter[:2] for chosen_letter in batch], lambda: note(batch))
+        sender.deliver_letters([chosen_letter[:2] for chosen_letter in batch], lambda: mark_handled(batch))
         _count_letters(done, batch)
         return
     except LetterRejectedError:
@@ -164,7 +174,7 @@ def _send_batch(
     for choice in batch:
         letter, _, record = choice
         try:
-            sender.deliver_letters([choice[:2]], lambda single=choice: note([single]))
+            sender.deliver_letters([choice[:2]], lambda single=choice: mark_handled([single]))
             _count_letters(done, [choice])
         except LetterRejectedError as error:
             marks[record.partition].note_handled(record.offset, False)
@@ -175,14 +185,14 @@ def _count_letters(done: PutBack, batch: list[Chosen]) -> None:
     for letter, topic, _ in batch:
         if topic is None:
             done.left_out += 1
-        elif (reason := rejection(letter, topic)) is not None:
+        elif (reason := rejection_reason(letter, topic)) is not None:
             done.unsendable.append(UnsendableLetter(letter.place, reason))
         else:
             done.topics[topic] = done.topics.get(topic, 0) + 1
 
 
 def _committed_offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
-    """Return the read position of each partition, to commit for the consumer group."""
+    """Return the offset to commit by partition, with the handled letters as its metadata."""
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
     return {
@@ -193,7 +203,11 @@ def _committed_offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, 
 
 
 def _seek_to_marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
-    """Seek to the read positions of earlier redrives, and return them by partition."""
+    """Seek each partition to its first letter that was not handled, and return the marks by partition.
+
+    Raises:
+        KafkaStreamError: The topic does not exist.
+    """
     from kafka.structs import TopicPartition
 
     numbers = consumer.partitions_for_topic(topic)
@@ -223,7 +237,7 @@ def _seek_to_marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
 def _read_batches(
     consumer: Any, topic: str, limit: int | None, marks: Mapping[int, ReadMarks]
 ) -> Iterator[list[Any]]:
-    """Yield the letters that are in a topic now and were not redriven, in batches."""
+    """Yield the letters that are in the topic now and were not handled yet, in batches, at most ``limit``."""
     from kafka.structs import TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in marks]
@@ -237,10 +251,8 @@ def _read_batches(
             and not marks[record.partition].is_done(record.offset)
         ]
         if remaining_count is not None:
-            records, remaining_count = (
-                records[:remaining_count],
-                remaining_count - min(remaining_count, len(records)),
-            )
+            records = records[:remaining_count]
+            remaining_count -= len(records)
         if records:
             yield records
         if remaining_count == 0:
@@ -260,14 +272,14 @@ _VERSION = "1:"
 
 
 class ReadMarks:
-    """The handled messages of a partition.
+    """The handled messages of a partition, in a form that fits into a committed offset.
 
     Args:
-        begin: The first offset that was not handled, as far as is known.
+        begin: Offset of the first message that was not handled, as far as is known.
 
     Attributes:
-        begin: The first offset that was not handled.
-        read: True if any message was noted.
+        begin: Offset of the first message that was not handled.
+        read: True if :meth:`note_handled` was called.
     """
 
     def __init__(self, begin: int) -> None:
@@ -279,7 +291,12 @@ class ReadMarks:
 
     @classmethod
     def parse(cls, offset: int, text: str) -> ReadMarks:
-        """Return the object for a string that :meth:`text` made."""
+        """Create the marks from a committed offset.
+
+        Args:
+            offset: The offset.
+            text: Its metadata: a result of :meth:`text`, or another text, which is ignored.
+        """
         marks = cls(offset)
         if text.startswith(_VERSION):
             bits = zlib.decompress(base64.b64decode(text.removeprefix(_VERSION)))
@@ -289,11 +306,18 @@ class ReadMarks:
         return marks
 
     def is_done(self, offset: int) -> bool:
-        """Return True if the message at ``offset`` was handled."""
+        """Return True if the message at an offset was redriven."""
         return offset < self.begin or offset in self._done
 
     def note_handled(self, offset: int, done: bool) -> None:
-        """Record a message as handled. Messages come in order, except those that were handled earlier."""
+        """Record that a message was read.
+
+        Messages come in the order of their offsets, except those that were redriven before.
+
+        Args:
+            offset: Its offset.
+            done: True if it was redriven; False if it stays for the next time.
+        """
         self.read = True
         self._end = offset + 1
         if done:
@@ -304,10 +328,10 @@ class ReadMarks:
         self.begin = self._first_left if self._first_left is not None else self._end
 
     def text(self) -> str:
-        """Return the handled messages after :attr:`begin` as a string.
+        """Return the redriven messages after :attr:`begin` as text: a version, and a bitmap in base64.
 
         Raises:
-            KafkaStreamError: The string is too long, because there are too many gaps.
+            KafkaStreamError: The text is longer than brokers allow, because there are too many gaps.
         """
         done = [offset - self.begin for offset in self._done if offset >= self.begin]
         if not done:

@@ -16,11 +16,11 @@ MAX_BLOCK_MS = 15_000
 
 
 class LetterRejectedError(Exception):
-    """A letter cannot be sent, however often it is tried; the message says why."""
+    """A letter cannot be sent, however often that is tried. The message has the reason."""
 
 
 class BrokersRejectedError(LetterRejectedError):
-    """The brokers have rejected a letter that the producer took."""
+    """The brokers rejected a letter that the producer had accepted, so its transaction failed."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,21 @@ class UnsendableLetter:
     """A letter that cannot be sent.
 
     Attributes:
-        place: Its place: ``topic/partition/offset``.
-        reason: The reason.
+        place: Its place in the topic of dead letters: ``topic/partition/offset``.
+        reason: Why it cannot be sent.
     """
 
     place: str
     reason: str
 
 
-def rejection(letter: Letter, topic: str) -> str | None:
-    """Return the reason why a letter cannot be sent to any brokers; None if it can."""
+def rejection_reason(letter: Letter, topic: str) -> str | None:
+    """Return the reason why no brokers can take a letter; None if they can.
+
+    Args:
+        letter: The letter.
+        topic: Its target; empty if its origin is unknown.
+    """
     if not topic:
         return f"its origin is unknown (no header {ORIGIN}): name the topic with --to"
     if letter.missing is not None:
@@ -51,8 +56,8 @@ class LetterSender:
     """Sends letters, and stores the read position, in common transactions.
 
     Args:
-        group: The consumer group that stores the position; also the transactional id.
-        max_request_size: The largest size of a letter in bytes; None for that of kafka-python.
+        group: The consumer group that stores the read position. It is the transactional id as well.
+        max_request_size: Maximum size of a letter in bytes; None for the default of kafka-python.
         client: Options of kafka-python.
     """
 
@@ -97,14 +102,14 @@ class LetterSender:
         letters: Sequence[tuple[Letter, str | None]],
         position: Callable[[], Mapping[Any, Any]],
     ) -> None:
-        """Send letters and the read position in one transaction.
+        """Send letters, and store the read position, in one transaction; wait until it is committed.
 
         Args:
-            letters: Each letter, and its topic; letters without one are left out.
-            position: Returns the read position after these letters; only called when the brokers have them.
+            letters: Each letter, and its target topic; None for a letter that is left out.
+            position: Returns the offsets to commit. Called after the brokers have accepted all letters.
 
         Raises:
-            LetterRejectedError: One of the letters cannot be sent. Nothing was sent then.
+            LetterRejectedError: A letter cannot be sent. The transaction was aborted.
         """
         producer = self._producer
         producer.begin_transaction()
@@ -124,7 +129,14 @@ class LetterSender:
             raise
 
     def _send_letter(self, letter: Letter, topic: str) -> Any:
-        reason = rejection(letter, topic)
+        """Pass a letter to the producer, and return the future of its acknowledgement.
+
+        Waits up to :data:`MAX_BLOCK_MS` for the partitions of the topic.
+
+        Raises:
+            LetterRejectedError: The letter cannot be sent, or the topic does not exist.
+        """
+        reason = rejection_reason(letter, topic)
         if topic in self._missing_topics:
             reason = f"topic {topic!r} does not exist"
         if reason is not None:
@@ -146,14 +158,21 @@ class LetterSender:
             raise
 
     def _may_have_topic(self, topic: str) -> bool:
-        """Return True if a topic exists, or if that is unknown."""
+        """Return True if a topic exists, or if the brokers do not say."""
         try:
             return bool(self._producer.partitions_for(topic))
         except self._timeout:
             return False
 
     def _check_sent(self, sent: Sequence[Any]) -> None:
-        """Check that the brokers have taken all letters."""
+        """Check that the brokers have accepted all letters.
+
+        Args:
+            sent: The futures of kafka-python, one for each letter.
+
+        Raises:
+            BrokersRejectedError: They rejected one for good. Other exceptions are raised as they are.
+        """
         failures = [future.exception for future in sent if not future.succeeded()]
         # Letters behind a rejected one fail as well, for reasons of their own.
         for failure in failures:

@@ -58,7 +58,7 @@ MAX_TRACEBACK = 4000
 
 
 def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
-    """Return the headers that name the run that emitted a message."""
+    """Return the headers of a message that name the run that emitted it."""
     texts = {
         ID: lineage.id,
         RUN: lineage.run_id,
@@ -72,7 +72,7 @@ def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
 
 
 def read_lineage(headers: Mapping[str, bytes | None]) -> OutputLineage | None:
-    """Return the run that emitted a message; None if the message is not an agent's."""
+    """Return the run that emitted a message, by its headers; None if no agent emitted it."""
     texts = {name: content.decode("utf-8", "replace") for name, content in headers.items() if content}
     try:
         number = int(texts[SEQUENCE])
@@ -83,22 +83,22 @@ def read_lineage(headers: Mapping[str, bytes | None]) -> OutputLineage | None:
 
 
 def letter_headers(error: str, error_type: str, origin: str | None) -> dict[str, bytes]:
-    """Return the headers that a dead letter adds to those of its message.
+    """Return the headers that a rejected record gets in the topic of dead letters, besides its own.
 
     Args:
-        error: Text of the error.
+        error: Message of the error.
         error_type: Class name of the error.
-        origin: The place of the message, ``topic/partition/offset``, or None.
+        origin: Place of the record, ``topic/partition/offset``; None if it is not known.
     """
     return _encode_texts({ERROR: error, ERROR_TYPE: error_type, ORIGIN: origin})
 
 
 def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, bytes]:
-    """Return the headers that an agent's dead letter adds to those of its input.
+    """Return the headers that the input of a failed run gets in the topic of dead letters, besides its own.
 
     Args:
-        letter: The dead letter.
-        origin: The input's place, ``topic/partition/offset``, or None.
+        letter: The agent's dead letter.
+        origin: Place of the input, ``topic/partition/offset``; None if it is not from Kafka.
     """
     texts = {
         ERROR: letter.error_message,
@@ -117,7 +117,7 @@ def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, by
 
 
 def without_letter(headers: KafkaHeaders) -> KafkaHeaders:
-    """Return the headers from before the message was a dead letter, with its number of redrives."""
+    """Return the headers of a dead letter without those about its error, and with its redrives counted."""
     redrives = headers.get(PUT_BACK) or b"0"
     number = int(redrives) + 1 if redrives.isdigit() else 1
     return headers.without(LETTER) | {PUT_BACK: str(number).encode()}

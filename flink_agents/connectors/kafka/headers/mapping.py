@@ -24,7 +24,7 @@ class KafkaHeaders(Mapping[str, bytes | None]):
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> KafkaHeaders:
-        """Return headers from a dictionary, or from pairs, which can repeat a name."""
+        """Return headers from a mapping, or from pairs of name and value, which can repeat a name."""
         if isinstance(headers, KafkaHeaders):
             return headers
         if isinstance(headers, Mapping):
@@ -67,6 +67,6 @@ class KafkaHeaders(Mapping[str, bytes | None]):
         return [content for header_name, content in self.pairs if header_name == name]
 
     def without(self, names: Iterable[str]) -> KafkaHeaders:
-        """Return the headers that have other names."""
+        """Return the headers except those with one of these names."""
         removed = frozenset(names)
         return KafkaHeaders(tuple(pair for pair in self.pairs if pair[0] not in removed))

@@ -111,7 +111,7 @@ _NO_VALUE = -1
 
 
 def pack_headers(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
-    """Return headers as the connector writes them."""
+    """Return a single header that contains all others; nothing if there are none."""
     parts: list[bytes] = []
     for name, content in pairs:
         encoded = name.encode()
@@ -124,7 +124,7 @@ def pack_headers(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
 
 
 def unpack_headers(headers: Mapping[str, bytes] | None) -> Pairs:
-    """Return headers that the connector has read."""
+    """Return the headers in the single header that the connector has read; empty without it."""
     packed = (headers or {}).get(NAME)
     if packed is None:
         return ()

@@ -54,12 +54,12 @@ _LOADED_CLASSES = KeyReader()
 
 @dataclass(frozen=True)
 class EndedRequest:
-    """The end of a request.
+    """The end of a request for approval.
 
     Attributes:
         decision: ``approved``, ``denied``, ``expired`` or ``ended``; empty if the record does not say.
-        by: Who decided.
-        reason: Why it was denied, or how it ended without an answer.
+        by: Name of the person who decided; None if it is not known.
+        reason: Why it was denied, or how it ended without an answer; None if the record does not say.
     """
 
     decision: str = ""
@@ -68,22 +68,29 @@ class EndedRequest:
 
     @property
     def approved(self) -> bool:
-        """True if it was approved."""
+        """True if the decision is ``approved``."""
         return self.decision == "approved"
 
 
 def outcome_json(outcome: ApprovalOutcome) -> bytes:
-    """Return an outcome as the header of the record that ends its request."""
+    """Encode an outcome as the header of the record that ends its request."""
     reason = None if outcome.reason is None else outcome.reason[:MAX_ERROR]
     values = {"decision": str(outcome.decision), "by": outcome.by, "reason": reason}
     return json.dumps({name: value for name, value in values.items() if value is not None}).encode()
 
 
 def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) -> list[ApprovalResponse]:
-    """Return the answers to a request from a topic of signals, in order.
+    """Read the answers to a request from a topic of signals, in the order of their timestamps.
+
+    Only records from five minutes before the request on are read. Other signals are skipped.
+
+    Args:
+        request: The request.
+        topic: The topic of signals.
+        client: Options of kafka-python.
 
     Raises:
-        KafkaStreamError: There is no such topic, or the brokers cannot be reached.
+        KafkaStreamError: The topic does not exist, or the brokers cannot be reached.
     """
     timed_answers: list[tuple[int, ApprovalResponse]] = []
     with reader_of(topic, client) as (consumer, partitions):
@@ -111,24 +118,24 @@ def _answer_of(value: bytes | None, request: ApprovalRequest) -> ApprovalRespons
         return None
 
 
-def ended_by(
+def wait_for_ended_request(
     request: ApprovalRequest,
     topic: str,
     client: Mapping[str, Any],
     seconds: float,
     read: Callable[[bytes], ApprovalRequest],
 ) -> EndedRequest | None:
-    """Wait for the record that ends a request; None if the time-out comes first.
+    """Wait until a topic has the record that ends a request, and return how it ended; None after a timeout.
 
     Args:
         request: The request.
         topic: The topic of requests.
         client: Options of kafka-python for the connection.
-        seconds: Timeout.
+        seconds: Timeout in seconds.
         read: Parses a request.
 
     Raises:
-        KafkaStreamError: There is no such topic, or the brokers cannot be reached.
+        KafkaStreamError: The topic does not exist, or the brokers cannot be reached.
     """
     deadline = time.monotonic() + seconds
     keys: set[tuple[int, bytes | None]] = set()
@@ -185,15 +192,15 @@ class KafkaApprovals:
     """Lists pending requests for approvals, and sends signals.
 
     Args:
-        signals: The topic from which the job reads signals. None: nothing can be sent.
-        requests: The topic to which ``approvals_to_kafka`` writes. None: nothing can be listed.
+        signals: The topic from which the job reads signals. None: no signals or answers can be sent.
+        requests: The topic that ``approvals_to_kafka`` writes. None: no requests can be listed.
         **client: Options of kafka-python for the connection, ``bootstrap_servers`` among them.
 
     Raises:
-        KafkaStreamError: Both are one topic.
+        KafkaStreamError: Signals and requests have the same topic.
 
     Attributes:
-        foreign: Records in the topic of requests that are not requests, as :meth:`pending` last saw them.
+        foreign: Records of the topic of requests that are no requests, as :meth:`pending` last read them.
     """
 
     def __init__(self, signals: str | None = None, requests: str | None = None, **client: Any) -> None:
@@ -212,28 +219,31 @@ class KafkaApprovals:
 
     @property
     def signals_topic(self) -> str | None:
-        """The topic from which the job reads signals."""
+        """The topic from which the job reads signals; None if nothing can be sent."""
         return self._signals
 
     def create_topics(self, partitions: int = 1, replication: int = 1) -> None:
-        """Create the topics that do not exist. The topic of requests is compacted, so no request is lost.
+        """Create those of the two topics that do not exist. The topic of requests is compacted.
 
         Args:
-            partitions: Number of partitions of each.
-            replication: The number of replicas of each partition.
+            partitions: Number of partitions of each topic.
+            replication: Number of replicas of each partition.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached, or reject it.
+            KafkaStreamError: The brokers cannot be reached, or reject the request.
         """
         from kafka import KafkaAdminClient
         from kafka.errors import TopicAlreadyExistsError
 
         sizes = {"num_partitions": partitions, "replication_factor": replication}
-        wanted = {self._signals: sizes, self._requests: {**sizes, "configs": {"cleanup.policy": "compact"}}}
+        topic_options = {
+            self._signals: sizes,
+            self._requests: {**sizes, "configs": {"cleanup.policy": "compact"}},
+        }
         with translate_client_errors():
             admin = create_client(KafkaAdminClient, **self._client)
             try:
-                for name, options in wanted.items():
+                for name, options in topic_options.items():
                     if name is not None and name not in admin.list_topics():
                         try:
                             admin.create_topics({name: options})
@@ -243,35 +253,38 @@ class KafkaApprovals:
                 admin.close()
 
     def send(self, signals: Iterable[Signal]) -> None:
-        """Send signals; they are in the topic when this returns. This never creates the topic.
+        """Send signals, and wait until the brokers have them. The topic is never created.
+
+        Args:
+            signals: The signals. Those of one key keep their order.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached, have no such topic, or did not accept a signal in
-                time.
-            KafkaValueError: A value cannot be JSON, or ``wait`` is not the id of a wait.
-            KeyEncodingError: No run has such a key.
+            KafkaStreamError: The brokers cannot be reached, have no such topic, or do not answer in 30
+                seconds.
+            KafkaValueError: A value cannot be written as JSON, or ``wait`` is not the id of a wait.
+            KeyEncodingError: A key is of a type that no run can have.
         """
         from kafka import KafkaProducer
 
         if self._signals is None:
-            raise _no_topic("sends signals", "signals")
+            raise _unset_topic_error("sends signals", "signals")
         records = [(message_key(signal), signal_json(signal)) for signal in signals]
         with translate_client_errors():
             options = {"acks": "all", "allow_auto_create_topics": False, **self._client}
             producer = create_client(KafkaProducer, **options)
             try:
                 check_topic(self._signals, self._client, "the topic that the job reads signals from")
-                sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
-                for future in sent:
+                send_futures = [producer.send(self._signals, key=key, value=value) for key, value in records]
+                for future in send_futures:
                     future.get(timeout=SECONDS)
             finally:
                 close_producer(producer, SECONDS)
 
     def answer(self, response: ApprovalResponse) -> None:
-        """Send an answer to the request with its id.
+        """Send an answer to the request whose id it has, and wait until the brokers have it.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached.
+            KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
         request = ApprovalRequest(response.id, "", "", None, "")
         self.send([request.answer(response)])
@@ -286,7 +299,7 @@ class KafkaApprovals:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
         if self._requests is None:
-            raise _no_topic("lists requests", "requests")
+            raise _unset_topic_error("lists requests", "requests")
         with translate_client_errors():
             requests, self.foreign = latest_values(self._requests, self._client, read_request)
         for foreign_record in self.foreign:
@@ -304,35 +317,35 @@ class KafkaApprovals:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
         if self._signals is None:
-            raise _no_topic("reads signals", "signals")
+            raise _unset_topic_error("reads signals", "signals")
         with translate_client_errors():
             return answers_to(request, self._signals, self._client)
 
     def outcome(self, request: ApprovalRequest, seconds: float) -> EndedRequest | None:
-        """Wait until a request has ended, and return its outcome; None if it is still pending after a time.
+        """Wait until a request has ended, and return how; None if it is still pending after the timeout.
 
         Args:
             request: The request.
-            seconds: Timeout.
+            seconds: Timeout in seconds.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
         if self._requests is None:
-            raise _no_topic("waits for outcomes", "requests")
+            raise _unset_topic_error("waits for outcomes", "requests")
         with translate_client_errors():
-            return ended_by(request, self._requests, self._client, seconds, read_request)
+            return wait_for_ended_request(request, self._requests, self._client, seconds, read_request)
 
 
 # -- formats -------------------------------------------------------------------------
 
 
 def signal_json(signal: Signal) -> bytes:
-    """Return a signal as the value of a record; :func:`read_signal` reads it.
+    """Encode a signal as the value of a record, for :func:`read_signal`.
 
     Raises:
-        KafkaValueError: It cannot be JSON, or its wait is invalid.
-        KeyEncodingError: No run has such a key.
+        KafkaValueError: Its value cannot be written as JSON, or ``wait`` is not the id of a wait.
+        KeyEncodingError: Its key is of a type that no run can have.
     """
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
@@ -341,22 +354,24 @@ def signal_json(signal: Signal) -> bytes:
             found=repr(signal.wait)[:MAX_ERROR],
             fix="pass the id that the action emitted, or the key of the run",
         )
-    values = {field.name: getattr(signal, field.name) for field in fields(signal)}
+    signal_fields = {field.name: getattr(signal, field.name) for field in fields(signal)}
     # The wait's id contains the key.
-    values["key"] = None if signal.wait is not None else key_as_json(signal.key)
-    written = write_value({name: value for name, value in values.items() if value is not None}, "value")
+    signal_fields["key"] = None if signal.wait is not None else key_as_json(signal.key)
+    written = write_value(
+        {name: value for name, value in signal_fields.items() if value is not None}, "value"
+    )
     assert written is not None
     return written
 
 
 def read_signal(signal: Signal, keys: KeyReader = _LOADED_CLASSES) -> Signal:
-    """Return a signal that was read from JSON, with its key.
+    """Return a signal that was parsed from JSON, with its key decoded.
 
-    A JSON array becomes a tuple. If there is no key, the key of the wait is used.
+    Without a key, the signal gets the key that is part of the id of its wait.
 
     Args:
-        signal: The signal.
-        keys: Reads its key.
+        signal: The signal, whose key is a JSON value.
+        keys: Decodes the key.
 
     Raises:
         ValueError: The wait has no key, or the key is of a type that no run can have.
@@ -373,36 +388,40 @@ def read_signal(signal: Signal, keys: KeyReader = _LOADED_CLASSES) -> Signal:
 
 @dataclass(frozen=True)
 class SignalReader:
-    """Reads signals in a job.
+    """Decodes the keys of signals that a job reads.
 
     Attributes:
-        keys: Reads their keys.
+        keys: Decodes a key.
     """
 
     keys: KeyReader
 
     def __call__(self, signal: Signal) -> Signal:
-        """Return a signal with its key."""
+        """Return a signal with its key decoded; raise ``ValueError`` if that is not possible."""
         return read_signal(signal, self.keys)
 
 
 def request_json(request: ApprovalRequest) -> bytes:
-    """Return a request as the value of a record; :func:`read_request` reads it."""
+    """Encode a request as the value of a record, for :func:`read_request`."""
     shown = {"key": plain(request.key), "what": request.what, "arguments": plain(dict(request.arguments))}
     return _REQUEST.dump_json(ApprovalRequest(**{**vars(request), **writable(shown)}))
 
 
 def read_request(value: bytes) -> ApprovalRequest:
-    """Return the request in a record, with its key.
+    """Parse a request from the value of a record, with its key decoded.
 
     Raises:
         KafkaValueError: The record holds no request.
     """
     try:
-        read = _REQUEST.validate_json(value)
-        if not all(0 <= time_ms <= LAST_MS for time_ms in (read.began_at, read.expires_at or 0)):
+        parsed_request = _REQUEST.validate_json(value)
+        if not all(
+            0 <= time_ms <= LAST_MS for time_ms in (parsed_request.began_at, parsed_request.expires_at or 0)
+        ):
             raise ValueError("no calendar has one of its times")
-        return ApprovalRequest(**{**vars(read), "key": _shown_key(wait_of_request(read.id))})
+        return ApprovalRequest(
+            **{**vars(parsed_request), "key": _shown_key(wait_of_request(parsed_request.id))}
+        )
     except ValueError as error:
         raise KafkaValueError(
             "a record is not a request for an approval",
@@ -413,10 +432,14 @@ def read_request(value: bytes) -> ApprovalRequest:
 
 
 def request_with(name: str, requests: Iterable[ApprovalRequest]) -> ApprovalRequest | None:
-    """Return the pending request with an id.
+    """Return the pending request with an id; None if there is none.
+
+    Args:
+        name: The id.
+        requests: The pending requests.
 
     Raises:
-        KafkaValueError: Requests with this id differ, so that one could approve what the other shows.
+        KafkaValueError: Requests with this id differ, so that one could approve what another one shows.
     """
     matches = [request for request in requests if request.id == name]
     if any(
@@ -434,7 +457,7 @@ def request_with(name: str, requests: Iterable[ApprovalRequest]) -> ApprovalRequ
 
 
 def _shown_key(wait: str) -> Any:
-    """Return the key of a wait; its canonical text if it has a class that this program does not have."""
+    """Return the key in the id of a wait; its canonical text if this program lacks its class."""
     try:
         return _key_of_wait(wait)
     except ValueError:
@@ -452,16 +475,16 @@ def _key_of_wait(wait: str, keys: KeyReader = _LOADED_CLASSES) -> Any:
 
 
 def message_key(signal: Signal) -> bytes:
-    """Return the key of a signal's record, its canonical string: signals of one key keep their order.
+    """Return the key of a signal's record: its canonical text, so that signals of one key keep their order.
 
     Raises:
-        KeyEncodingError: No run has such a key.
+        KeyEncodingError: The key is of a type that no run can have.
     """
     text = signal.wait.rsplit("|", 4)[0] if signal.wait is not None else canonical_text(signal.key)
     return text.encode()
 
 
-def _no_topic(does: str, argument: str) -> KafkaStreamError:
+def _unset_topic_error(does: str, argument: str) -> KafkaStreamError:
     return KafkaStreamError(
         f"a KafkaApprovals that {does} needs their topic",
         expected=f"{argument}='...'",

@@ -32,10 +32,10 @@ class UnexpectedRecord:
     """A record that does not belong into a topic.
 
     Attributes:
-        topic: The topic.
+        topic: Name of the topic.
         partition: Number of the partition.
-        offset: Its place in the partition.
-        problem: Its defect.
+        offset: Its offset in the partition.
+        problem: Why it does not belong there.
     """
 
     topic: str
@@ -55,16 +55,18 @@ def reader_of(
     purpose: str = REQUESTS,
     create: str = "KafkaApprovals.create_topics",
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield a consumer of all partitions of a topic, and the partitions. This never creates the topic.
+    """Yield a consumer of committed records with all partitions of a topic assigned, and these partitions.
+
+    The topic is never created. The consumer is closed after the block.
 
     Args:
-        topic: The topic.
+        topic: Name of the topic.
         client: Options of kafka-python for the connection.
-        purpose: The purpose of the topic, for the message if it is missing.
-        create: What creates it, for that message.
+        purpose: What the topic is for, as ``expected`` of the error.
+        create: The call or command that creates it, for the fix of the error.
 
     Raises:
-        KafkaStreamError: There is no such topic, or the brokers cannot be reached.
+        KafkaStreamError: The topic does not exist, or the brokers cannot be reached.
     """
     from kafka.structs import TopicPartition
 
@@ -138,7 +140,7 @@ def latest_values(
     Args:
         topic: The topic.
         client: Options of kafka-python for the connection.
-        read: Parses the value of a record.
+        read: Parses the value of a record; raises ``KafkaValueError`` for an invalid one.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
@@ -157,10 +159,10 @@ class LatestValues(Generic[T]):
     Args:
         topic: The topic.
         client: Options of kafka-python for the connection.
-        read: Parses the value of a record.
+        read: Parses the value of a record; raises ``KafkaValueError`` for an invalid one.
 
     Attributes:
-        foreign: The invalid records, up to `MOST_FOREIGN`.
+        foreign: Records that could not be parsed, up to `MOST_FOREIGN`.
     """
 
     def __init__(self, topic: str, client: Mapping[str, Any], read: Callable[[bytes], T]) -> None:
@@ -175,10 +177,10 @@ class LatestValues(Generic[T]):
         self.foreign: list[UnexpectedRecord] = []
 
     def read(self) -> list[T]:
-        """Return the last value of each key. An invalid record does not replace a valid one.
+        """Read the new records of the topic, and return the last valid value of each key.
 
         Raises:
-            KafkaStreamError: There is no such topic, or the brokers cannot be reached.
+            KafkaStreamError: The topic does not exist, or the brokers cannot be reached or stop sending.
         """
         try:
             if self._consumer is None or self._is_old():
@@ -191,17 +193,17 @@ class LatestValues(Generic[T]):
         return list(self._values.values())
 
     def close(self) -> None:
-        """Close the consumer. The next read starts over."""
+        """Close the consumer. The next read starts from the beginning of the topic."""
         self._consumer = None
         self._open.close()
 
     def _is_old(self) -> bool:
         if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
             return True
-        first = self._consumer.beginning_offsets(self._partitions)
+        begins = self._consumer.beginning_offsets(self._partitions)
         ends = self._consumer.end_offsets(self._partitions)
-        places = {partition: self._consumer.position(partition) for partition in self._partitions}
-        return any(not first[partition] <= at <= ends[partition] for partition, at in places.items())
+        positions = {partition: self._consumer.position(partition) for partition in self._partitions}
+        return any(not begins[partition] <= at <= ends[partition] for partition, at in positions.items())
 
     def _start_consumer(self) -> None:
         self.close()
@@ -209,7 +211,8 @@ class LatestValues(Generic[T]):
         self.foreign = []
         consumer, self._partitions = self._open.enter_context(reader_of(self._topic, self._client))
         consumer.seek_to_beginning(*self._partitions)
-        self._consumer, self._renewed_at = consumer, time.monotonic()
+        self._consumer = consumer
+        self._renewed_at = time.monotonic()
 
     def _apply_record(self, record: Any) -> None:
         place = record.partition, record.key

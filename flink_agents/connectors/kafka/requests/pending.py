@@ -28,7 +28,7 @@ class PendingRequests:
 
     @property
     def foreign(self) -> Sequence[UnexpectedRecord]:
-        """Records of the topic that are not requests, as the last read saw them."""
+        """Records of the topic that are no requests, as of the last :meth:`read`."""
         return self._values.foreign
 
     def read(self) -> list[ApprovalRequest]:
@@ -41,7 +41,7 @@ class PendingRequests:
             return sorted(self._values.read(), key=lambda request: (request.began_at, request.id))
 
     def close(self) -> None:
-        """Close the connection, unless a read waits for brokers. The next read opens another one."""
+        """Close the connection, unless a read is waiting for brokers. The next read opens a new one."""
         if self._reading.acquire(timeout=CLOSE_SECONDS):
             try:
                 self._values.close()

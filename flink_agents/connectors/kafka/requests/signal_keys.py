@@ -33,10 +33,10 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 
 
 def canonical_text(key: Any) -> str:
-    """Return the canonical text of a signal's key.
+    """Return the canonical text of a signal's key: a value, or an object that names that text.
 
     Raises:
-        KeyEncodingError: No run has such a key.
+        KeyEncodingError: The key is of a type that no run can have.
     """
     text = _named_text(key)
     if text is None:
@@ -47,10 +47,10 @@ def canonical_text(key: Any) -> str:
 
 
 def key_as_json(key: Any) -> Any:
-    """Return a signal's key as its JSON has it.
+    """Return a key for the JSON of a signal: itself, or an object with its canonical text.
 
     Raises:
-        KeyEncodingError: No run has such a key.
+        KeyEncodingError: The key is of a type that no run can have.
     """
     text = canonical_text(key)
     if _named_text(key) is not None:
@@ -65,10 +65,10 @@ def key_as_json(key: Any) -> Any:
 
 
 def entered_key(text: str) -> Any:
-    """Return the key that a person has entered: its JSON value, or the text itself.
+    """Return the key that a person has typed: its JSON value, else the text as a string.
 
     Raises:
-        KafkaValueError: The text is that of a key of another type, so that it may not mean a string.
+        KafkaValueError: The text is not JSON, and looks like a UUID, a date or a canonical text.
     """
     with suppress(ValueError, RecursionError):
         return json.loads(text, parse_constant=_refuse_constant)
@@ -84,7 +84,7 @@ def entered_key(text: str) -> Any:
 
 
 def text_to_enter(canonical: str) -> str:
-    """Return the text to enter for the key of a canonical text; empty if that text is of no key."""
+    """Return the text to type for the key with a canonical text; empty if no key has that text."""
     try:
         return json.dumps(key_as_json(_decode_text(canonical)))
     except KeyEncodingError:
@@ -93,20 +93,22 @@ def text_to_enter(canonical: str) -> str:
 
 @dataclass(frozen=True)
 class KeyReader:
-    """Reads the keys of signals.
+    """Decodes the keys of signals.
 
     Attributes:
-        modules: Modules that may be imported to find the class of a key. A signal can arrive before the
-            agent's code, which would import them.
+        modules: Modules that may be imported to find the class of a key: a signal can arrive before the
+            agent's code.
     """
 
     modules: tuple[str, ...] = ()
 
     def read(self, key: Any) -> Any:
-        """Return the key of a signal's JSON. An array becomes a tuple.
+        """Return the key for its JSON value.
+
+        Arrays become tuples; an object with a canonical text is decoded.
 
         Raises:
-            KeyEncodingError: No run has the key, or its class is not known.
+            KeyEncodingError: The key is of a type that no run can have, or its class is not known.
         """
         text = _named_text(key)
         if text is not None:
@@ -116,10 +118,10 @@ class KeyReader:
         return key
 
     def decode(self, text: str) -> Any:
-        """Return the key of a canonical text.
+        """Return the key with a canonical text; may import one of ``modules`` for its class.
 
         Raises:
-            KeyEncodingError: It is not a canonical text, or names a class that is not known.
+            KeyEncodingError: It is not a canonical text, or its class is not known.
         """
         try:
             return _decode_text(text)
@@ -140,7 +142,7 @@ def _decode_text(text: str) -> Any:
 
 
 def _named_text(key: Any) -> str | None:
-    """Return the canonical text that an object names; None if it names none."""
+    """Return the canonical text in an object ``{"canonical": text}``; None for any other value."""
     if not isinstance(key, Mapping):
         return None
     named = cast("Mapping[Any, Any]", key)
@@ -149,7 +151,7 @@ def _named_text(key: Any) -> str | None:
 
 
 def _other_reading(text: str) -> str | None:
-    """Return the canonical text of the key that a text may mean instead of a string; None for no other."""
+    """Return the canonical text of the non-string key that a typed text may mean; None if it means none."""
     if _OF_CLASS.match(text):
         return text
     with suppress(KeyEncodingError):

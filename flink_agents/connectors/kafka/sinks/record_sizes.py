@@ -44,11 +44,10 @@ class SizeLimit:
 
     Attributes:
         topic: The topic.
-        size: The largest number of bytes that the client takes, with key and headers.
-        setting: The setting with that limit, and who has it.
-        certain_size: The largest number that the brokers take as well. Above it, a record may still fit once
-            the client has compressed it.
-        place: The author's line with the sink.
+        size: Maximum size that is checked, in bytes, with key and headers.
+        setting: The setting with that limit, and where it is set, for errors.
+        certain_size: Maximum size that brokers accept even if compression saves nothing.
+        place: The author's line with the sink; None if it is not known.
     """
 
     topic: str
@@ -61,7 +60,7 @@ class SizeLimit:
         """Check that a record can be written.
 
         Raises:
-            KafkaValueError: It is too large.
+            KafkaValueError: The record is larger than ``size``.
         """
         size = batch_size(key, value, headers)
         if size <= self.size:
@@ -77,7 +76,7 @@ class SizeLimit:
 
 
 def batch_size(key: bytes | None, value: bytes | None, headers: Pairs) -> int:
-    """Return an upper bound for the bytes of a record that is alone in its batch, as the Java client does."""
+    """Return the largest size in bytes of a batch with one record, as the Java client estimates it."""
     size = _BATCH_OVERHEAD + _RECORD_OVERHEAD + _field_size(key) + _field_size(value)
     number = 0
     for name, content in headers:
@@ -91,39 +90,41 @@ def _field_size(content: bytes | None) -> int:
 
 
 def _varint_size(number: int) -> int:
-    """Return the bytes of a number in zigzag coding, of which each has seven bits."""
+    """Return the number of bytes of a non-negative number as a zigzag varint."""
     return max(1, ((number << 1).bit_length() + 6) // 7)
 
 
 def size_limit(
     topic: str, client: Mapping[str, Any], properties: Mapping[str, str], place: str | None = None
 ) -> SizeLimit:
-    """Return the limit of a sink, from its settings, and from those of the topic if the brokers answer.
+    """Return the size limit of a sink, by its settings and those of the topic.
+
+    Asks the brokers; if they do not answer, only the settings of the sink count.
 
     Args:
-        topic: The topic; if it does not exist, the limit of the brokers counts, which create it.
+        topic: The topic. If it does not exist, the default of the brokers counts, which will create it.
         client: Options of kafka-python.
         properties: Properties of the Java client.
-        place: The author's line with the sink.
+        place: The author's line with the sink, for errors.
     """
     topic_limit = _limit_of_topic(topic, client, properties)
     client_limits = {
         f"{name} of the sink (properties={{{name!r}: ...}})": int(properties.get(name, default))
         for name, default in _DEFAULTS.items()
     }
-    request = next(iter(client_limits))
+    request_setting = next(iter(client_limits))
     if topic_limit is not None and MAX_REQUEST not in properties:
         # What the topic takes, the client does not reject.
-        client_limits[request] = max(client_limits[request], topic_limit[1])
+        client_limits[request_setting] = max(client_limits[request_setting], topic_limit[1])
     limits = client_limits if topic_limit is None else {topic_limit[0]: topic_limit[1], **client_limits}
     is_compressed = properties.get("compression.type", "none") != "none"
-    checked = client_limits if is_compressed else limits
-    setting = min(checked, key=lambda name: checked[name])
-    return SizeLimit(topic, checked[setting], setting, min(limits.values()), place)
+    checked_limits = client_limits if is_compressed else limits
+    setting = min(checked_limits, key=lambda name: checked_limits[name])
+    return SizeLimit(topic, checked_limits[setting], setting, min(limits.values()), place)
 
 
 def request_option(limit: SizeLimit, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the property with which the Java client takes what the topic takes; none if it is set."""
+    """Return the property that lets the client send what the topic accepts; empty if it is set."""
     if MAX_REQUEST in properties or limit.size <= _DEFAULTS[MAX_REQUEST]:
         return {}
     return {MAX_REQUEST: str(limit.size)}
@@ -132,7 +133,7 @@ def request_option(limit: SizeLimit, properties: Mapping[str, str]) -> dict[str,
 def _limit_of_topic(
     topic: str, client: Mapping[str, Any], properties: Mapping[str, str]
 ) -> tuple[str, int] | None:
-    """Return the setting that limits the records of a topic, and its value; None if it is unknown."""
+    """Return the setting that limits records of a topic, and its value in bytes; None if unknown."""
     if any(name.startswith(("sasl.", "ssl.", "security.")) for name in properties):
         # kafka-python has no login.
         return None
@@ -140,15 +141,15 @@ def _limit_of_topic(
     if time.monotonic() - _last_failures.get(servers, -_SILENT_SECONDS) < _SILENT_SECONDS:
         return None
     try:
-        return _ask_brokers(topic, client)
+        return _request_limit(topic, client)
     except KafkaStreamError as error:
         _last_failures[servers] = time.monotonic()
         _log.warning("the brokers cannot be asked for %s of topic %r: %s", _TOPIC_SETTING, topic, error.found)
         return None
 
 
-def _ask_brokers(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
-    """Ask the brokers for the limit of a topic.
+def _request_limit(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
+    """Ask the brokers for the limit of a topic: the setting, and its value in bytes.
 
     Raises:
         KafkaStreamError: They do not answer, or do not allow it.
@@ -165,14 +166,14 @@ def _ask_brokers(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
                 kind = ConfigResourceType.TOPIC
                 name = topic
                 setting = _TOPIC_SETTING
-                holder = f"{setting} of topic {topic!r}"
+                described_setting = f"{setting} of topic {topic!r}"
             else:
                 broker = admin.describe_cluster()["brokers"][0]["broker_id"]
                 kind = ConfigResourceType.BROKER
                 name = str(broker)
                 setting = _BROKER_SETTING
-                holder = f"{setting} of the brokers"
+                described_setting = f"{setting} of the brokers"
             answer = admin.describe_configs([ConfigResource(kind, name)], config_filter="all")
     finally:
         admin.close()
-    return holder, int(answer[kind.name.lower()][name][setting]["value"])
+    return described_setting, int(answer[kind.name.lower()][name][setting]["value"])

@@ -316,13 +316,13 @@ class {GUARD}Request implements Committer.CommitRequest {{
 def guard_transactions(
     env: StreamExecutionEnvironment, topic: str, timeout_ms: int, place: str | None
 ) -> None:
-    """Let the newest sink of a job fail instead of losing outputs.
+    """Wrap the newest sink of a job, so that the job fails instead of losing outputs.
 
     Args:
         env: PyFlink's environment.
         topic: The topic of the sink.
-        timeout_ms: The time that brokers keep its transactions open, in milliseconds.
-        place: The author's line with the sink.
+        timeout_ms: Its transaction timeout in milliseconds.
+        place: The author's line with the sink; None if it is not known.
     """
     seconds = timeout_ms / 1000
     errors = (_expired_error(topic, seconds, place), _refused_error(topic, seconds, place))

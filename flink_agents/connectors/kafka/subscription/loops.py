@@ -26,7 +26,7 @@ DEAD_LETTERS = "kafka-dead-letters"
 
 
 class Carried(StrEnum):
-    """The records that a sink writes."""
+    """The kind of records that a sink writes."""
 
     LETTERS = "dead letters"
     REQUESTS = "requests for approvals"
@@ -35,15 +35,15 @@ class Carried(StrEnum):
 
 @dataclass(frozen=True)
 class TopicReader:
-    """A source of the job.
+    """A Kafka source of the job.
 
     Attributes:
-        label: Its name, for errors.
+        label: Name of the source, for errors.
         topics: Its topics.
-        servers: Its brokers.
-        has_end: True if it ends.
-        transformation: The id of its stream.
-        place: The author's line that created it.
+        servers: Addresses of its brokers.
+        has_end: True if it is bounded.
+        transformation: Id of its stream's transformation in Flink.
+        place: The author's line that created it; None if it is not known.
     """
 
     label: str
@@ -54,7 +54,7 @@ class TopicReader:
     place: str | None
 
     def reads(self, writer: TopicWriter) -> bool:
-        """Return True if it reads what a sink writes, and should not."""
+        """Return True if the source reads the records of a sink in a way that the author cannot mean."""
         if not self.servers & writer.servers or not reads_topic(self.topics, writer.topic):
             return False
         return writer.carried is not Carried.OUTPUTS or (
@@ -64,14 +64,14 @@ class TopicReader:
 
 @dataclass(frozen=True)
 class TopicWriter:
-    """A sink of the job.
+    """A Kafka sink of the job.
 
     Attributes:
         topic: Its topic.
-        servers: Its brokers.
-        carried: The records that it writes.
-        upstream: The ids of the transformations before it.
-        transformation: The id of its stream.
+        servers: Addresses of its brokers.
+        carried: The kind of records that it writes.
+        upstream: Ids of the transformations before it in Flink.
+        transformation: Id of its stream's transformation in Flink.
     """
 
     topic: str
@@ -103,10 +103,10 @@ def note_source(
 
     Args:
         env: PyFlink's environment.
-        label: Name of the source.
+        label: Name of the source, for errors.
         topics: Its topics.
-        options: The options of its connector.
-        stream: Its stream.
+        options: The connector's options of the source.
+        stream: The stream of the source.
     """
     has_end = "scan.bounded.mode" in options
     number = flink_compat.transformation_id(stream)
@@ -126,9 +126,9 @@ def note_sink(
     Args:
         env: PyFlink's environment.
         topic: Its topic.
-        options: The options of its connector.
-        stream: The stream that it writes.
-        rows: The same stream as rows for the connector.
+        options: The connector's options of the sink.
+        stream: The stream that the sink writes.
+        rows: The rows that the connector gets.
     """
     job = _job_of(env)
     carried = Carried.OUTPUTS
@@ -142,15 +142,15 @@ def note_sink(
 
 
 def note_requests(env: StreamExecutionEnvironment, stream: DataStream) -> None:
-    """Register a stream of requests for approvals."""
+    """Register a stream of requests for approvals, so that :func:`note_sink` knows what its sink writes."""
     _job_of(env).requests.add(flink_compat.transformation_id(stream))
 
 
 def check_loops(env: StreamExecutionEnvironment) -> None:
-    """Check that the job that is being built reads no records of its own for ever.
+    """Check that the job that is being defined does not read records of its own without end.
 
     Raises:
-        KafkaStreamError: It does.
+        KafkaStreamError: A source reads what a sink behind it writes.
     """
     job = _job_of(env)
     transformation_ids = flink_compat.transformation_ids(env)
@@ -171,7 +171,10 @@ def check_loops(env: StreamExecutionEnvironment) -> None:
 def find_loops(
     readers: Sequence[TopicReader], writers: Sequence[TopicWriter]
 ) -> Iterator[tuple[TopicWriter, TopicReader]]:
-    """Yield each sink, and a source that reads its records and comes before it, perhaps by other topics."""
+    """Yield each sink together with a source that reads its records and leads to it.
+
+    The source may lead to the sink by other topics of the job.
+    """
     following = {
         reader.transformation: [
             follower
@@ -189,7 +192,7 @@ def find_loops(
 
 
 def _reachable_readers(reader: TopicReader, following: Mapping[int, Sequence[TopicReader]]) -> set[int]:
-    """Return the sources that get records of a source: itself, and others by topics."""
+    """Return the ids of the sources that get records of a source: itself, and others by topics."""
     reached = {reader.transformation}
     unread = [reader]
     while unread:

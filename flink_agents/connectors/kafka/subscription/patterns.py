@@ -42,13 +42,13 @@ _LOOKS = {codes.ASSERT: "=", codes.ASSERT_NOT: "!"}
 
 
 def java_pattern(pattern: re.Pattern[str]) -> str:
-    """Return the pattern with which Java matches the same topics.
+    """Translate a pattern of topics to the syntax of ``java.util.regex``.
 
     Args:
         pattern: A pattern for whole names of topics.
 
     Raises:
-        KafkaStreamError: Java has nothing that means the same.
+        KafkaStreamError: Java has no equivalent for a part of it.
     """
     with warnings.catch_warnings():
         # Python has warned when the author compiled it.
@@ -59,10 +59,10 @@ def java_pattern(pattern: re.Pattern[str]) -> str:
 
 
 class _Translation:
-    """Writes the parts of one pattern.
+    """Writes the parsed parts of one pattern in Java's syntax.
 
     Args:
-        pattern: Its text, for errors.
+        pattern: Text of the pattern, for errors.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -82,10 +82,13 @@ class _Translation:
         }
 
     def write_sequence(self, parts: Iterable[tuple[Any, Any]]) -> str:
-        """Return parts that follow each other.
+        """Return the Java syntax of consecutive parts.
+
+        Args:
+            parts: Code and argument of each part, from Python's parser of patterns.
 
         Raises:
-            KafkaStreamError: Java has no such part.
+            KafkaStreamError: Java has no equivalent for one of them.
         """
         return "".join(self._write_part(code, argument) for code, argument in parts)
 
@@ -131,6 +134,6 @@ def _flag_letters(flags: int) -> str:
 
 
 def _escape_char(number: int) -> str:
-    """Return a character so that it has no other meaning."""
+    """Return the Java syntax that matches exactly the character with this code point."""
     char = chr(number)
     return char if char.isalnum() or not char.isascii() else f"\\x{number:02x}"

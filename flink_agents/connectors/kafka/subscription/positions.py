@@ -27,7 +27,12 @@ _STOPS = {"latest": "latest-offset", "committed": "group-offsets"}
 
 
 def start_options(start: Start, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the start position.
+    """Return the connector's options for the start position of a source.
+
+    Args:
+        start: The position.
+        topics: Names of the topics; empty for a pattern.
+        group: The consumer group; None without one.
 
     Raises:
         KafkaStreamError: The position is invalid.
@@ -38,7 +43,12 @@ def start_options(start: Start, topics: Sequence[str], group: str | None) -> dic
 
 
 def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the end position; none for an unbounded source.
+    """Return the connector's options for the end position of a source; empty for an unbounded one.
+
+    Args:
+        stop: The position; None for never.
+        topics: Names of the topics; empty for a pattern.
+        group: The consumer group; None without one.
 
     Raises:
         KafkaStreamError: The position is invalid.
@@ -53,6 +63,18 @@ def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) ->
 def _position_options(
     argument: str, prefix: str, names: Mapping[str, str], position: Any, topics: Sequence[str]
 ) -> dict[str, str]:
+    """Return the connector's options for a position.
+
+    Args:
+        argument: ``start`` or ``stop``, for errors.
+        prefix: Prefix of the options.
+        names: The connector's mode for each named position.
+        position: The position.
+        topics: Names of the topics; empty for a pattern.
+
+    Raises:
+        KafkaStreamError: The position is invalid.
+    """
     if isinstance(position, str) and position in names:
         return {f"{prefix}.mode": names[position]}
     if isinstance(position, datetime):
@@ -99,10 +121,10 @@ def _is_offset(value: Any) -> bool:
 
 
 def discovery_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the connector's option for how often it looks for partitions and topics.
+    """Return the connector's option for how often it looks for new partitions; empty for its default.
 
     Raises:
-        KafkaStreamError: The property is not a number.
+        KafkaStreamError: The property ``partition.discovery.interval.ms`` is not a number.
     """
     text = properties.get(DISCOVERY)
     if text is None:
@@ -134,13 +156,14 @@ def check_positions(
     client: Mapping[str, Any],
     properties: Mapping[str, str],
 ) -> None:
-    """Check that each partition has an offset where the source begins and ends.
+    """Ask the brokers if each partition has the offsets at which a source begins and ends.
 
-    Flink would begin others at the group's offset or at their first record, and read none of those that
-    should end; it would begin at the first record where an offset is beyond the last one.
+    Flink would begin other partitions at the group's offset or at their first record, and read none of those
+    that should end. If an offset is beyond the last one, it would begin at the first record. If the brokers
+    do not answer, nothing is checked.
 
     Raises:
-        KafkaStreamError: A partition has none, or there is no such partition or offset.
+        KafkaStreamError: A partition has no offset, or there is no such partition or offset.
     """
     if any(name.startswith(("sasl.", "ssl.", "security.")) for name in properties):
         # Only the Java client has the login.
@@ -166,6 +189,7 @@ def check_positions(
 
 def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[str, int]) -> None:
     # Offsets are those of one topic.
+    """Check that offsets name each partition, and that no start is beyond the end of its partition."""
     ends = {int(place.rpartition("/")[2]): end for place, end in places.items()}
     if not ends:
         # There is no such topic, which is an error of the job.
@@ -188,7 +212,11 @@ def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[st
 def _read_offsets(
     topics: Topics, group: str | None, client: Mapping[str, Any]
 ) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Return the ends of the partitions, and the committed offsets of a group, by topic and partition."""
+    """Ask the brokers for the end offset and the committed offset of each partition.
+
+    Both are by ``topic/partition``. The committed ones are empty without a group, and None for a partition
+    without one.
+    """
     from kafka.structs import TopicPartition
 
     options: dict[str, Any] = {"bootstrap_timeout_ms": QUESTION_MS, "enable_auto_commit": False, **client}

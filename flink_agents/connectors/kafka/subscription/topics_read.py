@@ -14,17 +14,19 @@ Topics = str | Sequence[str] | re.Pattern[str]
 
 
 def reads_topic(topics: Topics, topic: str) -> bool:
-    """Return True if a source of these topics reads the given one."""
+    """Return True if a source of ``topics`` reads ``topic``; a pattern has to match the whole name."""
     if isinstance(topics, re.Pattern):
         return topics.fullmatch(topic) is not None
     return topic == topics if isinstance(topics, str) else topic in topics
 
 
 def topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:
-    """Return the names, or the pattern as the only one, and the connector's options for them.
+    """Return the topics as a list, and the connector's options for them.
+
+    The list of a source with a pattern has only the text of the pattern.
 
     Raises:
-        KafkaStreamError: They are no topics, or Java cannot match the pattern.
+        KafkaStreamError: These are no topics, or Java cannot match the pattern.
     """
     common = {"connector": "kafka"}
     if isinstance(topics, re.Pattern):
@@ -48,7 +50,7 @@ def check_letters(topics: Topics, dead_letters: str | None) -> None:
     """Check that a source does not read its own dead letters, each of which would become another one.
 
     Raises:
-        KafkaStreamError: It does.
+        KafkaStreamError: The source reads the topic ``dead_letters``.
     """
     if dead_letters is not None and reads_topic(topics, dead_letters):
         raise KafkaStreamError(

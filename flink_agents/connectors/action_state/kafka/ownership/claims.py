@@ -63,22 +63,21 @@ LEASE_PART = -1
 
 @dataclass
 class Claim:
-    """One claim.
+    """A claim to append for a subtask of a group.
 
     Attributes:
-        offset: Its offset among all claims.
+        offset: Its offset in the claims topic, which is its rank.
         owner: The owner that claims.
-        lease_seconds: Length of its job's lease.
-        append_lease: Time for which its appends count as done without reading the claims, by the lease in its
-            fence; 0: never.
-        fence: The end of each partition when it took over; None until it has read them.
-        beat: Offset of its last beat.
+        lease_seconds: Length of the lease of its job, in seconds.
+        append_lease: Seconds for which its appends count as done without a read of the claims; 0 for none.
+        fence: End offset of each partition when it took over; None until it has written them.
+        beat: Offset of its last heartbeat.
         ended: True if it was released or withdrawn.
         withdrawn: True if it was withdrawn.
-        void: Offsets from which on its records do not count, by partition; None if that is undecided.
-        decided_by: The token of the owner whose fence decided that.
-        removed: True if it was removed from the topic; only your own claim is kept then.
-        lost: True if the fence that decided about it was removed as well, before it was read.
+        void: Offsets, by partition, from which its records do not count; None if no fence has decided that.
+        decided_by: Token of the owner whose fence decided that.
+        removed: True if it was removed from the topic. Only the reader's own claim stays in memory then.
+        lost: True if the fence that decided about it was removed before it was read.
     """
 
     offset: int
@@ -96,9 +95,9 @@ class Claim:
 
 
 class _Later:
-    """The claims after a given one, as far as they decide whom they outrank.
+    """The claims after a certain one, indexed by what decides whom they outrank.
 
-    Asking each of them by ``Owner.outranks`` would make a look at n claims cost n * n comparisons.
+    Comparing each pair with ``Owner.outranks`` would cost n * n comparisons for n claims.
     """
 
     def __init__(self) -> None:
@@ -106,31 +105,30 @@ class _Later:
         self._subtasks: set[tuple[str, int, int]] = set()
 
     def add_claim(self, claim: Claim) -> None:
-        """Add one claim; a withdrawn claim outranks no owner."""
+        """Add a claim, unless it is withdrawn: then it outranks no owner."""
         owner = claim.owner
         if not claim.withdrawn:
             self._jobs.add((owner.job_id, owner.parallelism))
             self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
 
     def outranks_owner(self, owner: Owner) -> bool:
-        """Return True if one of them outranks an owner of the same group."""
+        """Return True if one of the added claims outranks an owner of the same group."""
         other_job_count = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
         return other_job_count > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
 
 class Claims:
-    """The claims as one thread has read them. Not thread-safe.
+    """The content of the claims topic, as one thread has read it. Not thread-safe.
 
     Args:
-        settings: Settings of the store, with the options of the client.
+        settings: Settings of the store.
         topic: The claims topic.
-        own_token: The token of the owner that reads them, or None.
+        own_token: Token of the owner that reads; None for a reader without a claim.
 
     Attributes:
-        orphans: Kinds and tokens of records whose claim is gone: some owners do not know that they have
-            ended.
-        described: The description of the journal topic; None if there is none yet.
-        plans: The content of plans of agents, by fingerprint.
+        orphans: Kind and token of each record whose claim is gone: its owner may not know that it has ended.
+        described: The stored id and partition count of the journal topic; None if they are not stored yet.
+        plans: The stored plans of agents, as bytes by fingerprint.
     """
 
     def __init__(self, settings: KafkaSettings, topic: Topic, own_token: str | None = None) -> None:
@@ -153,19 +151,19 @@ class Claims:
         self.plans: dict[str, bytes] = {}
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the consumer."""
         self._consumer.close()
 
     # -- reading ----------------------------------------------------------------------
 
     def refresh(self, seconds: float | None = None) -> None:
-        """Read all claims that were acknowledged before this was called.
+        """Read all records that were acknowledged before this call; blocks until then.
 
         Args:
-            seconds: Timeout; by default, the time for which reading journals may make no progress.
+            seconds: Timeout. Default: ``settings.rebuild_seconds``.
 
         Raises:
-            StoreUnavailableError: They cannot be read.
+            StoreUnavailableError: They cannot be read in time.
         """
         seconds = self._settings.rebuild_seconds if seconds is None else seconds
         deadline = time.monotonic() + seconds
@@ -204,6 +202,7 @@ class Claims:
             _log.warning("offset %d of the claims is of no owner: %s", record.offset, error)
 
     def _apply_claim(self, offset: int, kind: str, token: str, content: Any) -> None:
+        """Apply a record of the claims topic, by its kind."""
         if kind == "topic":
             self.described = self.described or content
         elif kind == "plan":
@@ -238,9 +237,9 @@ class Claims:
 
         Args:
             group: The group.
-            through: The offset.
-            tokens: The tokens of the claims that are left.
-            removed: The claims that were removed, and the owner that decided about each.
+            through: Claims up to this offset are removed, unless they are listed.
+            tokens: Tokens of the remaining claims.
+            removed: Token of each removed claim, and of the owner whose fence decided about it, or None.
         """
         remaining_tokens = set(tokens)
         deciders = dict(removed)
@@ -254,7 +253,7 @@ class Claims:
             self._remove_claim(token, False)
 
     def _remove_claim(self, token: str, is_decided: bool) -> None:
-        """Remove a claim; of your own claim, note whether the fence that decided about it is known."""
+        """Forget a claim; mark the reader's own one as removed, and as ``lost`` unless its fence was read."""
         claim = self._by_token.get(token)
         if claim is None:
             return
@@ -270,55 +269,52 @@ class Claims:
             undecided[owner.subtask].remove(claim)
 
     def _decide_records(self, fenced: Claim) -> None:
-        """Let a fence decide which records of outranked owners count, if no earlier fence did.
+        """Let a fence decide which records of outranked owners count, unless an earlier fence did.
 
-        Each claim is decided once, and claims that cannot be outranked are not looked at.
+        Each claim is decided once. Decided claims leave the index ``_open``, so that they are not visited
+        again.
         """
         if fenced.withdrawn:
             return
         owner = fenced.owner
         undecided = self._open[owner.group]
         for job, subtasks in list(undecided.items()):
-            same = job == (owner.job_id, owner.parallelism)
-            for subtask in [owner.subtask] if same else list(subtasks):
-                remaining_claims: list[Claim] = []
-                for claim in subtasks.get(subtask, ()):
+            is_same_job = job == (owner.job_id, owner.parallelism)
+            for subtask in [owner.subtask] if is_same_job else list(subtasks):
+                claims = subtasks.pop(subtask, [])
+                for claim in claims:
                     if claim.offset < fenced.offset:
                         claim.void = fenced.fence
                         claim.decided_by = owner.token
-                    else:
-                        remaining_claims.append(claim)
-                if remaining_claims:
-                    subtasks[subtask] = remaining_claims
-                else:
-                    subtasks.pop(subtask, None)
+                if later_claims := [claim for claim in claims if claim.offset >= fenced.offset]:
+                    subtasks[subtask] = later_claims
             if not subtasks:
                 del undecided[job]
 
     # -- questions --------------------------------------------------------------------
 
     def knows(self, token: str) -> bool:
-        """Return True if there is a claim of that owner."""
+        """Return True if the owner with this token has a claim that was not removed."""
         return token in self._by_token
 
     def is_lost(self, token: str) -> bool:
-        """Return True if it is unknown which records of an owner count, as its claim was removed long ago."""
+        """Return True if the owner's claim and the fence that decided about it were removed unread."""
         claim = self._by_token.get(token)
         return claim is None or claim.lost
 
     def of_group(self, group: str) -> list[Claim]:
-        """Return the claims of a group, in their order."""
+        """Return the claims of the group with an id, in the order of the topic."""
         return list(self._by_group.get(group, {}).values())
 
     def removable_claims(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
-        """Return the claims of a group that can be removed, in order.
+        """Return the claims of a group that can be removed, in the order of the topic.
 
-        These are withdrawn claims, and claims of owners that can no longer append and own nothing. A claim
-        stays as long as anything that it decided about another claim is needed.
+        These are withdrawn claims, and claims of owners that can no longer append and own no records. A claim
+        stays as long as another one whose records its fence has decided about.
 
         Args:
-            group: The group.
-            owns: True if records of the claim's owner may still be needed.
+            group: Id of the group.
+            owns: Returns True if records of the claim's owner may still be needed.
         """
         claims = self.of_group(group)
         later = _Later()
@@ -337,7 +333,7 @@ class Claims:
         return removable_claims
 
     def earlier_claims(self, token: str) -> list[Claim]:
-        """Return the claims of owners that could append until the claim of ``token`` came."""
+        """Return the claims of owners that could still append when the owner with this token claimed."""
         own_claim = self._by_token[token]
         later = _Later()
         earlier_claims = list[Claim]()
@@ -350,15 +346,15 @@ class Claims:
         return earlier_claims[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
-        """Return the offsets from which on records of that owner do not count, by partition.
+        """Return the offsets, by partition, from which records of the owner with this token do not count.
 
-        Empty if all of them count, or if it is not decided yet (:meth:`is_undecided`).
+        Empty if all of them count, or if that is undecided (:meth:`is_undecided`).
         """
         claim = self._by_token.get(token)
         return (claim.void or {}) if claim is not None else {}
 
     def is_undecided(self, token: str) -> bool:
-        """Return True if that owner is outranked, and no fence has decided yet which of its records count."""
+        """Return True if a later owner outranks the one with this token, but has not written its fence."""
         own_claim = self._by_token.get(token)
         if own_claim is None or own_claim.void is not None:
             return False
@@ -370,15 +366,15 @@ class Claims:
         return False
 
     def live_claims(self) -> list[Claim]:
-        """Return the claims of owners that may append at present, as far as these claims show."""
-        return [claim for group in self._by_group for claim in self._live_of(group)]
+        """Return the claims of owners that may append, as of the last :meth:`refresh`."""
+        return [claim for group in self._by_group for claim in self._live_claims_of(group)]
 
     def blocking_claims(self, owner: Owner) -> dict[str, Claim]:
         """Return the claims of other jobs that hold the group of ``owner``, by token."""
-        live = self._live_of(owner.group)
+        live = self._live_claims_of(owner.group)
         return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
 
-    def _live_of(self, group: str) -> list[Claim]:
+    def _live_claims_of(self, group: str) -> list[Claim]:
         later = _Later()
         live_claims = list[Claim]()
         for claim in reversed(self._by_group.get(group, {}).values()):
@@ -392,9 +388,9 @@ class ClaimsWriter:
     """Writes to the claims topic.
 
     Args:
-        producer: The producer that appends.
+        producer: The producer that writes to the topic.
         topic: The claims topic.
-        settings: Settings of the store, with the timeouts.
+        settings: Settings of the store: the timeouts of writes.
     """
 
     def __init__(self, producer: KafkaProducer, topic: Topic, settings: KafkaSettings) -> None:
@@ -403,40 +399,40 @@ class ClaimsWriter:
         self._settings = settings
 
     def write_claim(self, owner: Owner) -> None:
-        """Write a claim."""
+        """Write the claim of an owner, and wait for the acknowledgement."""
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, self._settings.lease_seconds]
         self._write_record("claim", owner.token, content)
 
     def write_fence(self, owner: Owner, ends: dict[int, int]) -> None:
-        """Write the ends of partitions after the claim, and the time for which others have to wait."""
+        """Write the fence of an owner: the end offset of each partition, and the length of its lease."""
         lease = math.ceil(self._settings.append_lease_seconds * 1000)
         self._write_record("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
 
     def withdraw_claim(self, owner: Owner) -> None:
-        """Withdraw a claim."""
+        """Withdraw the claim of an owner, since another job is alive."""
         self._write_record("withdrawn", owner.token, True)
 
     def write_release(self, owner: Owner, seconds: float) -> None:
-        """Write that an owner has ended; waits at most ``seconds``."""
+        """Write that an owner has ended; wait at most ``seconds`` for the acknowledgement."""
         self._write_record("release", owner.token, True, seconds)
 
     def write_heartbeat(self, owner: Owner) -> None:
-        """Write that an owner is alive; does not wait."""
+        """Write that an owner is alive, without waiting for the acknowledgement."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 
     def write_plan(self, fingerprint: str, data: bytes) -> None:
-        """Store the content of a plan."""
+        """Store the bytes of an agent's plan under its fingerprint."""
         self._write_record("plan", fingerprint, data)
 
     def remove_claims(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
-        """Remove claims, and the remains of claims that were removed earlier.
+        """Write tombstones for claims, and for orphans: records whose claims were removed before.
 
         Args:
-            owner: The owner that removes them. It must have seen after ``done`` was made that it still is an
-                owner.
-            claims: The claims from which ``done`` was made.
-            done: The claims to remove, in order.
+            owner: The owner that removes them. It must have seen that it may still append, after ``done`` was
+                made.
+            claims: The claims from which ``done`` was determined.
+            done: The claims to remove, in the order of the topic.
         """
         claim_keys = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(
             claims.orphans
@@ -455,7 +451,7 @@ class ClaimsWriter:
                 self._producer.send(self._topic, key=pack_claim_key(*claim_key), value=None, partition=0)
 
     def write_topic_description(self, journals: Topic) -> None:
-        """Store the description of the journal topic."""
+        """Store the id and the partition count of the journal topic."""
         self._write_record("topic", "", {"id": journals.id.bytes, "partitions": journals.partitions})
 
     def _write_record(self, kind: str, token: str, content: Any, seconds: float | None = None) -> None:
@@ -471,9 +467,9 @@ def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
     """Check that the claims belong to this journal topic.
 
     Args:
-        claims: Claims that were read after ``is_used`` was determined.
-        journals: The topic as it was found.
-        is_used: True if something was ever written to it.
+        claims: The claims, read after ``is_used`` was determined.
+        journals: The journal topic as the brokers describe it.
+        is_used: True if the journal topic has ever had a record.
 
     Raises:
         StoreMismatchError: One of the two was created again, or the topic has another number of partitions.

@@ -34,12 +34,13 @@ LOOK_SECONDS = 5.0
 
 
 class OwnerStatus(NamedTuple):
-    """The position of an owner after a look at the claims.
+    """The state of an owner, by the claims.
 
     Attributes:
-        void: Offsets from which on its records do not count, by partition; empty if that is undecided.
-        undecided: True if a later owner outranks it, and has not yet decided which of its records count.
-        lost: True if it can no longer be determined which of its records count.
+        void: Offsets, by partition, from which its records do not count; empty if all count or that is
+            undecided.
+        undecided: True if a later owner outranks it, and has not written its fence.
+        lost: True if the fence that decides about its records was removed before it was read.
     """
 
     void: Mapping[int, int]
@@ -48,12 +49,12 @@ class OwnerStatus(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """True if no other owner outranks this one."""
+        """True if no other owner outranks it."""
         return not (self.void or self.undecided or self.lost)
 
 
-def suspended_too() -> Callable[[], float]:
-    """Return a clock, in seconds, that also runs while the machine is suspended, and is never set back."""
+def clock_during_suspend() -> Callable[[], float]:
+    """Return a clock in seconds that continues while the machine is suspended, and is never set back."""
     names = ["CLOCK_BOOTTIME"]
     if sys.platform == "darwin":
         names.append("CLOCK_MONOTONIC")  # This clock counts sleep on macOS, as time.monotonic() does not.
@@ -68,17 +69,17 @@ def suspended_too() -> Callable[[], float]:
     return time.monotonic
 
 
-now = suspended_too()
+now = clock_during_suspend()
 
 
 class Lease:
     """The lease of one owner. :meth:`covers` and :meth:`check_owner` are thread-safe.
 
     Args:
-        claims: The claims to look at; only this object uses them from now on.
+        claims: The claims; from now on, only this object reads them.
         token: Token of the owner.
-        seconds: Length of the lease; 0: each append needs a look.
-        clock: Returns the seconds since any fixed moment.
+        seconds: Length of the lease; 0: each append has to read the claims.
+        clock: Returns seconds since a fixed moment.
     """
 
     def __init__(self, claims: Claims, token: str, seconds: float, clock: Callable[[], float] = now) -> None:
@@ -96,29 +97,31 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start looking in the background."""
+        """Start the thread that renews the lease, unless its length is 0."""
         if self._seconds > 0:
             self._check_requested.set()
             self._thread = threading.Thread(target=self._renew_periodically, name="store-lease", daemon=True)
             self._thread.start()
 
     def note_append(self) -> None:
-        """Record that an append is sent: the background thread renews the lease meanwhile, if it is time."""
+        """Wake the thread that renews the lease, if a renewal is due. Called before an append is sent."""
         if self._thread is not None and self._clock() >= self._next_check_at:
             self._check_requested.set()
 
     def covers(self) -> bool:
-        """Return True if everything acknowledged before this call is done."""
+        """Return True if the lease is valid, so that all appends acknowledged before this call are done."""
         return self._clock() < self._valid_until
 
     def check_owner(self, seconds: float) -> OwnerStatus:
-        """Look at all claims that were acknowledged before this call.
+        """Read all claims acknowledged before this call; renew the lease if no owner outranks this one.
+
+        Blocks until they are read, and while another thread does the same.
 
         Args:
             seconds: Timeout in seconds.
 
         Raises:
-            StoreUnavailableError: They cannot be read.
+            StoreUnavailableError: They cannot be read in time.
         """
         with self._looking:
             # Before the read: a claim that arrives after the answer waits from then on, not from now.
@@ -132,26 +135,25 @@ class Lease:
             if status.is_free:
                 self._valid_until = began + self._seconds
             elif not status.undecided:
-                self._valid_until = (
-                    -math.inf
-                )  # A version without leases decided, and did not wait for this one.
+                # A version without leases decided, and did not wait for this one.
+                self._valid_until = -math.inf
             self._last_status = status
             return status
 
     def last_look(self, seconds: float) -> OwnerStatus:
-        """Return the last look that is not older than the lease; a new one if there is none.
+        """Return the last status if the lease is still valid; otherwise read the claims.
 
         Args:
-            seconds: Timeout of a new look.
+            seconds: Timeout of that read.
 
         Raises:
-            StoreUnavailableError: The claims cannot be read.
+            StoreUnavailableError: The claims cannot be read in time.
         """
         status = self._last_status
         return status if status is not None and self.covers() else self.check_owner(seconds)
 
     def close(self, seconds: float) -> None:
-        """End, and close the connection; waits at most ``seconds`` for a look that is in flight."""
+        """End the thread, and close the connection. Waits at most ``seconds`` for a read in progress."""
         self._stopping = True
         if self._thread is None:
             self._claims.close()
@@ -160,6 +162,7 @@ class Lease:
         self._thread.join(seconds)
 
     def _renew_periodically(self) -> None:
+        """Read the claims each time that an append asks for it, until the lease is closed."""
         try:
             while True:
                 self._check_requested.wait()

@@ -27,14 +27,14 @@ POLL_SECONDS = 0.05
 
 
 class TakeOver:
-    """Makes one owner the only one that may append.
+    """Lets an owner take over a group: no owner that it outranks can append from then on.
 
     Args:
-        claims: The claims; no other thread reads them meanwhile.
+        claims: The claims; while a takeover runs, no other thread reads them.
         writer: Writes to the claims topic.
-        log_ends: Returns the end offsets of all partitions.
-        clock: Returns the seconds since any fixed moment.
-        sleep: Waits.
+        log_ends: Returns the end offset of each partition of the journal topic.
+        clock: Returns seconds since a fixed moment.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -88,15 +88,24 @@ class TakeOver:
             await asyncio.sleep(min(claim.lease_seconds for claim in alive.values()) / POLLS_PER_LEASE)
 
     def _blocking_claims(self, owner: Owner) -> dict[str, Claim]:
+        """Read the claims, and return those of other jobs that hold the group, by token."""
         self._claims.refresh()
         return self._claims.blocking_claims(owner)
 
     def fence_earlier_owners(self, owner: Owner, ended: Collection[str] = ()) -> dict[int, int]:
-        """Claim, wait out the leases of earlier owners, and fence them.
+        """Claim the group, wait until the leases of earlier owners have ended, and write the fence.
+
+        Blocks the calling thread for up to :data:`DRIFT` times the longest lease.
 
         Args:
             owner: The owner that takes over.
-            ended: Owners of other jobs that are known to be dead.
+            ended: Tokens of owners of other jobs that are known to have ended.
+
+        Returns:
+            The end offset of each partition, which is the fence.
+
+        Raises:
+            JobIdentifierInUseError: Another job claimed first.
         """
         self._writer.write_claim(owner)
         # After the claim's acknowledgement: a lease may have been renewed up to then.
@@ -121,10 +130,10 @@ class TakeOver:
             raise stale_error(owner)  # Other owners took over and removed claims before this one saw its own.
 
     def _longest_lease(self, owner: Owner) -> float:
-        """Return the longest lease of the owners whose records ``owner`` has yet to decide about.
+        """Return the longest lease, in seconds, of the owners whose records ``owner`` has to decide about.
 
-        This includes owners outranked by one that never wrote its fence: they may have appended until now.
-        An owner without a fence has no lease: it looks before it starts one, and that after its fence.
+        This includes owners that another one outranked without writing its fence: they may still append. An
+        owner without a fence has no lease: it starts one only after its fence.
         """
         longest = 0.0
         for claim in self._claims.of_group(owner.group):
