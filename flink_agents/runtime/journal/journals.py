@@ -18,7 +18,7 @@ from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import GroupedStore, Origin, OtherJobs, inherited
 from flink_agents.runtime.journal.plans import Plans, SharedValues

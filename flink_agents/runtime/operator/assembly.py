@@ -35,22 +35,19 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan, LoadedAgent
 from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry, default_policies
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.commit import Features
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.cleanup import IdleKeyExpiry, UnprunedKeys
 from flink_agents.runtime.operator.services.delayed import Delays
-from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.pruning import UnprunedKeys
-from flink_agents.runtime.operator.services.service import Hooks, KeyService
+from flink_agents.runtime.operator.services.service import FIRST_AGENT, Emission, EndTimes, Hooks, KeyService
 from flink_agents.runtime.operator.services.signals import SignalService
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.retention.pruning import Pruner

@@ -22,15 +22,55 @@ may be pruned, and the outputs, which a sink without transactions shows at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
+from flink_agents.api.events import DELAYED_TAG
+from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor, RunEnd
+from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.cleanup import IdleKeyExpiry, UnprunedKeys
+from flink_agents.runtime.operator.services.delayed import Delays
+from flink_agents.runtime.operator.services.service import Emission, Hooks
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
+from flink_agents.trace.records import traceparent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The features that an operator calls by name. What several features share is a hook of ``KeyService``.
+
+    A feature that an agent does not use is None, and costs a comparison.
+
+    Attributes:
+        hooks: What several of them share.
+        signals: Stores signals, and hands them to runs.
+        suspensions: Suspends and resumes runs.
+        delayed: Keeps events with a delay in state.
+        end_requests: Ends runs that users want to end.
+        low_watermark: Follows inputs and stamps outputs; None if outputs need no timestamps.
+        skipped_runs: Keeps track of late replays; None without a store.
+        idle_keys: Removes heads of idle keys; None if they stay.
+        pruning_marks: Marks keys with records; None if records are not pruned.
+    """
+
+    hooks: Hooks
+    signals: SignalService
+    suspensions: SuspendedRuns
+    delayed: Delays
+    end_requests: RequestService
+    low_watermark: LowWatermark | None
+    skipped_runs: LateReplays | None
+    idle_keys: IdleKeyExpiry | None
+    pruning_marks: UnprunedKeys | None
 
 
 class RunCommitter:
@@ -230,3 +270,41 @@ class RunCommitter:
 
     def _is_gone(self, number: int) -> bool:
         return self._state.pending.get(number) is None
+
+
+def trace_outputs(run: Run, agent: str) -> None:
+    """Wrap each output of a run with its lineage, also side outputs, but not dead letters.
+
+    Delayed events stay in state, but they are counted: the numbers of outputs that left with a suspended run
+    include them.
+    """
+    run_id = run.lineage.id
+    side = ""
+    context = traceparent(run_id, run.state.traceparent)
+
+    def traced(value: object) -> TracedOutput:
+        nonlocal number
+        lineage = OutputLineage(
+            f"{run_id}-{side}{number}",
+            run_id,
+            agent,
+            run.key_text,
+            run.sequence_number,
+            run.parent,
+            context,
+        )
+        number += 1
+        return TracedOutput(value, lineage)
+
+    # Outputs may leave in several parts. Each has the same id, however many there are.
+    waits = run.waits
+    number = 0 if waits is None else waits.outputs_left
+    run.outputs = [traced(value) for value in run.outputs]
+    number = 0 if waits is None else waits.side_outputs_left
+    side = "side-"
+    side_outputs: list[tuple[str, object]] = []
+    for tag, value in run.side_outputs:
+        if tag == DELAYED_TAG:
+            number += 1
+        side_outputs.append((tag, value if tag in (DEAD_LETTER_TAG, DELAYED_TAG) else traced(value)))
+    run.side_outputs = side_outputs

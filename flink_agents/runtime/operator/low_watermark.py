@@ -27,9 +27,7 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import RunEnd
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START, is_held
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService, is_held
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 

@@ -26,14 +26,11 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd, load_of
-from flink_agents.runtime.operator.commit import RunCommitter
-from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.end_times import START
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.commit import Features, RunCommitter
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.services.service import Schedule
+from flink_agents.runtime.operator.services.service import NOTHING, START, Emission, Schedule
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait

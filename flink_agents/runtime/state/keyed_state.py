@@ -6,7 +6,7 @@ Five keyed states, whose names and formats are part of every savepoint:
 ``pending``  number of arrival -> an entry with its kind, packed by ``state.pending``: an input that waits, as
              ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
-``unpruned`` a mark of keys whose records must be pruned; ``operator.services.pruning`` writes and removes it
+``unpruned`` a mark of keys whose records must be pruned; ``operator.services.cleanup`` writes and removes it
 ``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
 
@@ -136,7 +136,7 @@ class Head:
         marker: The position in the store before the records of runs that are not committed; None: anywhere.
         origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
             identity, marker, and number of the first input that is not theirs.
-        begin: First sequence number of the key's generation; see ``runtime.operator.services.idle_keys``.
+        begin: First sequence number of the key's generation; see ``runtime.operator.services.cleanup``.
         fresh: True if no run of that generation is committed, so that it may still start elsewhere.
         idle_since: Time slot in which the key's last input was committed, by its number; or None.
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs

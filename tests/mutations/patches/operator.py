@@ -132,28 +132,28 @@ patch(
 )
 patch(
     "forget-overtaken",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "head.has_pending or head.skipped or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
 patch(
     "forget-memory",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "if any(True for _ in self._state.memory.items()):",
     "if False:",
     "A key is forgotten although it has memory.",
 )
 patch(
     "forget-same-numbers",
-    "services.idle_keys:IdleKeyExpiry.new_head",
+    "services.cleanup:IdleKeyExpiry.new_head",
     "self._clock() // 1000 * RUNS_PER_SECOND",
     "0",
     "The incarnations of a key share their numbers.",
 )
 patch(
     "forget-records",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "elif has_records:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
@@ -391,21 +391,21 @@ patch(
 )
 patch(
     "mark-moves",
-    "services.pruning:UnprunedKeys.mark",
+    "services.cleanup:UnprunedKeys.mark",
     "if not self._found or unpruned.value() is None:",
     "if True:",
     "The mark of an earlier attempt is replaced by a later one.",
 )
 patch(
     "mark-cleared-early",
-    "services.pruning:UnprunedKeys.clear_marks",
+    "services.cleanup:UnprunedKeys.clear_marks",
     "if last <= through:",
     "if True:",
     "The mark of a key goes although later runs of it are not pruned.",
 )
 patch(
     "touched-as-restored",
-    "services.pruning:UnprunedKeys._report",
+    "services.cleanup:UnprunedKeys._report",
     "key_text not in self._touched",
     "True",
     "A key that came since the restore counts as one of the restored checkpoint.",

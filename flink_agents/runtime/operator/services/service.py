@@ -1,18 +1,108 @@
 """Key services: features that keep data per key, or watch what happens to keys.
 
-``assembly.py`` lists the services of an operator in the order in which they are called, with the reasons.
+``assembly.py`` lists the services of an operator in the order in which they are called, with the reasons. The
+module also has what services and operator exchange: outputs (``Emission``) and the times of the timers at the
+end of a bounded input (``EndTimes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
+from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
+
+START = 2**63 - 2**44
+"""Event time of the timer that starts all waiting work when a bounded input ends.
+
+After the end of the input, Flink fires no processing-time timers, but it fires every event-time timer below
+the last watermark, in the order of their times. So all keys start before the operator waits for the first
+one. Savepoints contain timers with this time.
+"""
+
+DRAIN = START + 1
+"""Event time of the timer that waits for a key's runs when a bounded input ends."""
+
+
+@dataclass(frozen=True)
+class EndTimes:
+    """The event times of the two timers that an agent has at the end of its input.
+
+    A bounded job with checkpoints keeps the watermark of an agent at ``start`` until the agent has no open
+    runs. Flink forwards this watermark to the next agent, so the timers of that agent are later.
+
+    Args:
+        level: How many agents of the job were applied before this one.
+    """
+
+    level: int = 0
+
+    @cached_property
+    def start(self) -> int:
+        """The time at which all waiting work starts."""
+        return START + 2 * self.level
+
+    @cached_property
+    def drain(self) -> int:
+        """The time at which Flink's task thread waits for runs that have not ended."""
+        return self.start + 1
+
+    def is_foreign(self, timestamp: int) -> bool:
+        """Return True if a timer at the end belongs to another level: the job had other agents then."""
+        return timestamp >= START and timestamp not in (self.start, self.drain)
+
+
+FIRST_AGENT = EndTimes()
+
+_MOST_LEVELS = 10_000
+"""An upper bound for the agents of a job."""
+
+
+def is_held(watermark: int) -> bool:
+    """Return True if a bounded job holds ``watermark`` because its input has ended and runs are open."""
+    return START <= watermark < START + 2 * _MOST_LEVELS
+
+
+@dataclass(slots=True)
+class Emission:
+    """Values in the order in which they leave.
+
+    Attributes:
+        outputs: Values for the main output, in order.
+        side_outputs: Pairs of tag and value, in order.
+        timestamps: Timestamp of each output, if watermarks are held.
+        side_timestamps: Timestamp of each side output, if watermarks are held.
+    """
+
+    outputs: list[object] = field(default_factory=list)
+    side_outputs: list[tuple[str, object]] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
+    side_timestamps: list[int | None] = field(default_factory=list)
+
+    def take_timed(self, run: Run) -> None:
+        """Add the outputs of a run, each with the timestamp of the run's input."""
+        self.outputs += run.outputs
+        self.side_outputs += run.side_outputs
+        self.timestamps += [run.timestamp] * len(run.outputs)
+        self.side_timestamps += [run.timestamp] * len(run.side_outputs)
+
+    def followed_by(self, next_emission: Emission) -> Emission:
+        """Add the values of another emission, and return this one."""
+        self.outputs += next_emission.outputs
+        self.side_outputs += next_emission.side_outputs
+        self.timestamps += next_emission.timestamps
+        self.side_timestamps += next_emission.side_timestamps
+        return self
+
+
+NOTHING = Emission()
+"""The emission if nothing is committed. Never change it."""
 
 
 class Schedule(Protocol):

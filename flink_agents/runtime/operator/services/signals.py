@@ -25,10 +25,8 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor, RunEnd
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService
 from flink_agents.runtime.operator.services.signal_matching import KeySignals, ended_waits, waits_for
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
