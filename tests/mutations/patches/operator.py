@@ -13,14 +13,14 @@ patch(
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "end.seq + 1 if end.frees_key else",
     "end.seq if end.frees_key else",
     "The next run of a key gets the number of the last one.",
 )
 patch(
     "commit-input-stays",
-    "commit:RunCommitter._input",
+    "commit:RunCommitter._remove_input",
     "self._state.pending.remove(number)",
     "pass",
     "The input of a committed run stays in state.",
@@ -41,28 +41,28 @@ patch(
 )
 patch(
     "commit-unrecorded-forgotten",
-    "commit:RunCommitter._records",
+    "commit:RunCommitter._mark_records",
     "head.unrecorded = True",
     "pass",
     "The head does not say that a run recorded nothing.",
 )
 patch(
     "commit-number-goes-back",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)",
     "head.next_seq = end.seq + 1 if end.frees_key else end.seq",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
 )
 patch(
     "commit-prunes-too-much",
-    "commit:RunCommitter._prunable",
+    "commit:RunCommitter._report_prunable",
     "actor.noted, actor.unpruned)",
     "actor.noted + 1, actor.unpruned)",
     "Records of the run behind the last committed one may be pruned.",
@@ -77,7 +77,7 @@ patch(
 patch(
     "aside-memory-unwritten",
     "commit:RunCommitter._commit_run",
-    "self._memory(run, end.changes)",
+    "self._write_memory(run, end.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
@@ -196,7 +196,7 @@ patch(
 patch(
     "kept-drop-half",
     "heads:KeyCache.remove_key",
-    "self._before.pop(key_text, None)",
+    "self._older.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
@@ -258,7 +258,7 @@ patch(
 )
 patch(
     "signal-twice",
-    "services.signal_matching:KeySignals.reason",
+    "services.signal_matching:KeySignals.unmatched_reason",
     "if signal.id is not None and self.mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
@@ -272,14 +272,14 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "end.seq + 1 if end.frees_key else end.seq)",
     "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:RunCommitter._records",
+    "commit:RunCommitter._mark_records",
     "suspension is not None and suspension.recorded",
     "False",
     "The head does not say in which store a suspended run is recorded.",
@@ -392,7 +392,7 @@ patch(
 patch(
     "mark-moves",
     "services.cleanup:UnprunedKeys.mark",
-    "if not self._found or unpruned.value() is None:",
+    "if not self._unreported or unpruned.value() is None:",
     "if True:",
     "The mark of an earlier attempt is replaced by a later one.",
 )

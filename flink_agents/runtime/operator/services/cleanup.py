@@ -41,14 +41,14 @@ RUNS_PER_SECOND = 2**20
 """More runs than a key can have in a second. Numbers for each second stay below 2**63."""
 
 SLOTS = 8
-"""The TTL is divided into this number of slots. A key that comes often has at most one timer in each."""
+"""The TTL consists of this number of slots. A key that comes often has at most one timer in each slot."""
 
 ANSWER_MS = 1000
-"""The interval after which to check for the answer of the store."""
+"""The interval, in milliseconds, of checks if the store has answered whether it has records."""
 
 
 class IdleKeyExpiry(KeyService):
-    """Removes heads of keys without work. Only for Flink's task thread.
+    """Removes heads of keys that had no work for the option's time. Only for Flink's task thread.
 
     Args:
         shared: The agent's shared objects.
@@ -59,10 +59,10 @@ class IdleKeyExpiry(KeyService):
     has_key_timers = True
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
-        after = shared.config.get(AgentOptions.IDLE_KEY_TTL)
-        assert after is not None
-        self._after = int(after.total_seconds() * 1000)
-        self._slot = max(1, self._after // SLOTS)
+        ttl = shared.config.get(AgentOptions.IDLE_KEY_TTL)
+        assert ttl is not None
+        self._ttl_ms = int(ttl.total_seconds() * 1000)
+        self._slot_ms = max(1, self._ttl_ms // SLOTS)
         self._journals = shared.journals
         self._memory_expires = shared.memory_expires
         self._metrics = shared.telemetry.run_metrics
@@ -71,7 +71,7 @@ class IdleKeyExpiry(KeyService):
         self._asked: dict[str, Future[bool]] = {}
 
     def new_head(self, journal_id: str) -> Head:
-        """Return the head of a key that comes for the first time, or again."""
+        """Return the head of a key without one, whose numbers begin with the present second."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
     def note_idle(self, head: Head, timers: Timers) -> None:
@@ -81,17 +81,17 @@ class IdleKeyExpiry(KeyService):
         """
         if head.has_pending:
             return
-        slot = self._clock() // self._slot
+        slot = self._clock() // self._slot_ms
         if head.idle_since != slot:
             head.idle_since = slot
-            self._look_at((slot + 1) * self._slot + self._after, timers)
+            self._schedule_check((slot + 1) * self._slot_ms + self._ttl_ms, timers)
 
     def note_work(self, actor: KeyActor) -> None:
-        """Note that a key has inputs again."""
+        """Note that a key has work again, so that an answer of the store about it no longer counts."""
         self._asked.pop(actor.key_text, None)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Remove the head of the current key if it has no actor, and the head is no longer needed."""
+        """Check the head of the current key, if the key has no actor."""
         # A key with an actor has work.
         if at >= START or key_text in self.operator.actors:
             return
@@ -102,27 +102,33 @@ class IdleKeyExpiry(KeyService):
             self.look_at(head, key_text, timers)
 
     def look_at(self, head: Head, key_text: str, timers: Timers) -> None:
-        """Remove the head of the current key, which has no actor, if its time has come."""
+        """Remove the head of the current key if nothing needs it, or else schedule another check.
+
+        Args:
+            head: The head of the key, which has no actor.
+            key_text: The key.
+            timers: Timers of the key.
+        """
         now = self._clock()
         if head.has_pending or head.skipped or head.suspended or head.idle_since is None:
             return
         if head.delayed_due is not None:
             return  # the commit of its run registers a timer
-        if now < (head.idle_since + 1) * self._slot + self._after:
+        if now < (head.idle_since + 1) * self._slot_ms + self._ttl_ms:
             return  # a later timer looks
         if head.signals_expire is not None:
-            self._look_at(max(now, head.signals_expire) + 1, timers)
+            self._schedule_check(max(now, head.signals_expire) + 1, timers)
             return
         # A key with memory keeps its head, so that the numbers of its runs continue.
         if any(True for _ in self._state.memory.items()):
             if self._memory_expires:
-                self._look_at(now + self._after, timers)
+                self._schedule_check(now + self._ttl_ms, timers)
             return
         has_records = head.store is not None and self._keeps_records(head, key_text)
         if has_records is None:
-            self._look_at(now + ANSWER_MS, timers)
+            self._schedule_check(now + ANSWER_MS, timers)
         elif has_records:
-            self._look_at(now + self._after, timers)
+            self._schedule_check(now + self._ttl_ms, timers)
         else:
             self._state.head.clear()
             # A map whose entries have all expired is empty, and Flink's heap would keep it for ever.
@@ -133,7 +139,7 @@ class IdleKeyExpiry(KeyService):
             self._metrics.count("keys_forgotten")
 
     def _keeps_records(self, head: Head, key_text: str) -> bool | None:
-        """Return True if the store has records of the key; None if it has not answered yet."""
+        """Return True if the store has, or may have, records of the key; None until it has answered."""
         if self._journals is None:
             return True
         answer = self._asked.get(key_text)
@@ -148,7 +154,7 @@ class IdleKeyExpiry(KeyService):
         # If the store fails now, the next timer tries again.
         return answer.cancelled() or answer.exception() is not None or answer.result()
 
-    def _look_at(self, at: int, timers: Timers) -> None:
+    def _schedule_check(self, at: int, timers: Timers) -> None:
         timers.register_processing_time_timer(at)
 
 
@@ -191,30 +197,30 @@ class UnprunedKeys(KeyService):
         self._state = state
         self._keys = keys
         self._pruner = pruner
-        self._watched = pruner.watched
+        self._progress = pruner.progress
         self._job_id = job_id
         self._journal_of = journal_of
-        # Keys with a mark, by their text: the key, and the last run that was committed.
+        # Keys with a mark, by their text: the key, and the number of the last run that was committed.
         self._marked: dict[str, tuple[Any, int]] = {}
-        self._found: deque[Any] = deque()
+        self._unreported: deque[Any] = deque()
         self._touched: set[str] = set()
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
-        """Find the restored keys with marks."""
+        """List the restored keys with marks, for later heartbeats; return True if there are any."""
         # Flink lists these keys without reading any other key.
-        self._found.extend(self._keys.unpruned())
-        if not self._found or timers is None:
+        self._unreported.extend(self._keys.unpruned())
+        if not self._unreported or timers is None:
             return False
-        keys.switch(self._found[0])
+        keys.switch(self._unreported[0])
         return True
 
     @property
     def has_unreported(self) -> bool:
-        """True if some of the restored keys were not reported to the pruner yet."""
-        return bool(self._found)
+        """True if restored keys with marks are left that the pruner does not know yet."""
+        return bool(self._unreported)
 
     def mark(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
-        """Mark the current key if runs with records were committed.
+        """Mark the current key if runs with records in the store were committed.
 
         Args:
             head: The key's head, as state has it now.
@@ -222,7 +228,7 @@ class UnprunedKeys(KeyService):
             runs: The number of runs with records that were committed since the last time.
             marker: The position before the records of those runs; None if it is unknown.
         """
-        if self._found:
+        if self._unreported:
             # The head is no longer that of the checkpoint which the attempt started from.
             self._touched.add(key_text)
         if not runs:
@@ -233,23 +239,23 @@ class UnprunedKeys(KeyService):
         elif len(self._marked) < MOST_MARKED:
             unpruned = self._state.unpruned
             # The mark of an earlier attempt has an earlier position, so it stays.
-            if not self._found or unpruned.value() is None:
+            if not self._unreported or unpruned.value() is None:
                 unpruned.update(_VERSION + (marker or b""))
             self._watch(self._keys.current_key(), head, key_text)
 
     def report_restored(self, most: int = MOST_FOUND) -> None:
-        """Report some of the restored keys to the pruner."""
-        while self._found and most:
+        """Report up to ``most`` of the restored keys with marks to the pruner."""
+        while self._unreported and most:
             most -= 1
-            key = self._found.popleft()
+            key = self._unreported.popleft()
             self._keys.switch(key)
             self._report(key, self._keys.text())
-        if not self._found:
+        if not self._unreported:
             self._touched.clear()
 
     def clear_marks(self, most: int = MOST_CLEARED) -> None:
         """Remove the marks of keys whose committed runs are all pruned; look at up to ``most`` journals."""
-        pruned = self._watched.pruned
+        pruned = self._progress.pruned
         while pruned and most:
             most -= 1
             journal, through = pruned.popleft()
@@ -258,10 +264,13 @@ class UnprunedKeys(KeyService):
                 self._keys.switch(key)
                 self._state.unpruned.clear()
                 del self._marked[journal.key]
-                self._watched.journals.discard(journal)
+                self._progress.journals.discard(journal)
 
     def _report(self, key: Any, key_text: str) -> None:
-        """Report the current restored key to the pruner. It may have had inputs since the restore."""
+        """Report the current key, which was restored with a mark, to the pruner.
+
+        It may have had inputs since the restore.
+        """
         packed = self._state.unpruned.value()
         data = self._state.head.value()
         # No mark, or one of a later version, which must stay.
@@ -276,14 +285,15 @@ class UnprunedKeys(KeyService):
         if key_text in self._marked:
             # A commit since the restore has reported it. Its older records begin at the marker.
             if marker is not None:
-                self._watched.markers[self._journal_of(head.journal_id, key_text)] = marker
+                self._progress.markers[self._journal_of(head.journal_id, key_text)] = marker
         elif head.journal_id == self._job_id and not head.fresh:
             # The numbers of a fresh head belong to a generation whose journal may be another one.
             journal = self._watch(key, head, key_text)
             self._pruner.note_unpruned(journal, head.committed_through, marker, key_text not in self._touched)
 
     def _watch(self, key: Any, head: Head, key_text: str) -> JournalKey:
+        """Note that a key has a mark, and let the pruner report when its journal was pruned."""
         journal = self._journal_of(head.journal_id, key_text)
         self._marked[key_text] = key, head.next_seq - 1
-        self._watched.journals.add(journal)
+        self._progress.journals.add(journal)
         return journal

@@ -45,23 +45,27 @@ class EndTimes:
 
     @cached_property
     def start(self) -> int:
-        """The time at which all waiting work starts."""
+        """Event time, in milliseconds, of the timer that starts all waiting work."""
         return START + 2 * self.level
 
     @cached_property
     def drain(self) -> int:
-        """The time at which Flink's task thread waits for runs that have not ended."""
+        """Event time, in milliseconds, of the timer at which Flink's task thread waits for open runs."""
         return self.start + 1
 
     def is_foreign(self, timestamp: int) -> bool:
-        """Return True if a timer at the end belongs to another level: the job had other agents then."""
+        """Return True for a timer at the end of the input that another level registered, before a savepoint.
+
+        The job had other agents when the savepoint was taken.
+        """
         return timestamp >= START and timestamp not in (self.start, self.drain)
 
 
 FIRST_AGENT = EndTimes()
+"""The times of the first agent of a job, which no other agent is upstream of."""
 
 _MOST_LEVELS = 10_000
-"""An upper bound for the agents of a job."""
+"""An upper bound for the number of agents in a job, each with a level of its own."""
 
 
 def is_held(watermark: int) -> bool:
@@ -71,13 +75,14 @@ def is_held(watermark: int) -> bool:
 
 @dataclass(slots=True)
 class Emission:
-    """Values in the order in which they leave.
+    """The outputs of a call of the operator, which its caller emits when the call has returned.
 
     Attributes:
         outputs: Values for the main output, in order.
-        side_outputs: Pairs of tag and value, in order.
-        timestamps: Timestamp of each output, if watermarks are held.
-        side_timestamps: Timestamp of each side output, if watermarks are held.
+        side_outputs: Pairs of a side output's tag and a value, in order.
+        timestamps: Event time of each output, in milliseconds or None; empty if the agent was applied without
+            ``EventTime.hold_watermarks``.
+        side_timestamps: Event time of each side output, in the same form.
     """
 
     outputs: list[object] = field(default_factory=list)
@@ -86,14 +91,14 @@ class Emission:
     side_timestamps: list[int | None] = field(default_factory=list)
 
     def take_timed(self, run: Run) -> None:
-        """Add the outputs of a run, each with the timestamp of the run's input."""
+        """Append all outputs of a run, each with the event time of the run's input."""
         self.outputs += run.outputs
         self.side_outputs += run.side_outputs
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
     def followed_by(self, next_emission: Emission) -> Emission:
-        """Add the values of another emission, and return this one."""
+        """Append the values of ``next_emission`` to this emission, and return this one."""
         self.outputs += next_emission.outputs
         self.side_outputs += next_emission.side_outputs
         self.timestamps += next_emission.timestamps
@@ -102,7 +107,7 @@ class Emission:
 
 
 NOTHING = Emission()
-"""The emission if nothing is committed. Never change it."""
+"""The shared empty emission, for calls that commit nothing. Never change it."""
 
 
 class Schedule(Protocol):
@@ -112,10 +117,15 @@ class Schedule(Protocol):
         """Find the restored keys that have work; there are timers only if there is restored state."""
 
     def added(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the first check of a new actor."""
+        """Schedule the first check of a new actor: does it have runs to commit?"""
 
     def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
-        """Schedule the next check of all actors; ``new`` is the only one with new work, if there is one."""
+        """Schedule the next check of all actors.
+
+        Args:
+            timers: Timers of the current key.
+            new: The only actor with new work since the last call; None if any actor may have some.
+        """
 
     def released(self, actor: KeyActor) -> None:
         """Stop checking an actor whose key has no waiting inputs."""
@@ -135,11 +145,11 @@ class Operator(Protocol):
     has_key_timers: bool
 
     def head_of(self, key_text: str) -> Head | None:
-        """Return the head of the current key, from actor, cache or state; None if it has none."""
+        """Return the head of the current key, from actor, cache or state; None for a key that never came."""
         ...
 
     def is_blocked(self, head: Head) -> bool:
-        """Return True if inputs of a key without an actor have to stay in state for now."""
+        """Return True if inputs of a key without an actor stay in state, because suspended runs go first."""
         ...
 
     def is_held_back(self, key_text: str) -> bool:
@@ -147,7 +157,7 @@ class Operator(Protocol):
         ...
 
     def blocked(self, key_text: str, head: Head) -> None:
-        """Notify services that inputs of a key stay in state, maybe for days."""
+        """Notify services that inputs of a key stay in state until a suspended run ends, maybe for days."""
 
     def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
@@ -188,21 +198,28 @@ class KeyService:
             timers: Timers; None if there is no restored state.
 
         Returns:
-            True if a timer has to fire for it.
+            True if the operator has to schedule a heartbeat for that data.
         """
         raise NotImplementedError
 
     # -- inputs -----------------------------------------------------------------------
 
     def blocked(self, key_text: str, head: Head) -> None:
-        """Note that inputs of a key stay in state, maybe for days."""
+        """Note that inputs of a key stay in state until a suspended run ends, maybe for days."""
 
     # -- timers -----------------------------------------------------------------------
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Do the due work of the current key. The timer may belong to another service.
 
-        It is called once ``AgentProcessor.has_key_timers`` is set, when the first key needs it.
+        The operator calls it only if ``AgentProcessor.has_key_timers`` is set.
+
+        Args:
+            key_text: The current key, as canonical text.
+            at: The time of the timer in milliseconds: event time from ``START`` on, else wall-clock time or
+                event time.
+            timers: Timers of the key.
+            out: Receives outputs.
         """
 
 
