@@ -36,7 +36,7 @@ def journal_name(job: str, agent: str) -> str:
 
 
 def split_journal_name(name: str) -> tuple[str, str]:
-    """Return job and agent of a journal name. A string of another origin counts as a job."""
+    """Return job and agent of a journal name; the whole text and an empty agent if it is no such name."""
     if "/" in name:
         job, _, agent = name.rpartition("/")
         return job, agent
@@ -45,28 +45,30 @@ def split_journal_name(name: str) -> tuple[str, str]:
         begin = sized.end()
         # No name is longer than 9 digits can express, and int() rejects very long numbers.
         end = begin + int(sized[1][:9])
-        job = _plain(name[begin:end])
-        agent = _plain(name[end + 1 :])
+        job = _unescaped(name[begin:end])
+        agent = _unescaped(name[end + 1 :])
         if journal_name(job, agent) == name:
             return job, agent
     return name, ""
 
 
 def is_flink_job_id(text: str) -> bool:
-    """Return True if ``text`` may be Flink's id of a job, and so is no ``job-identifier``."""
+    """Return True if ``text`` has the form of Flink's job ids, which no ``job-identifier`` has."""
     return _FLINK_ID.fullmatch(text) is not None
 
 
 def _escaped(text: str) -> str:
+    """Return ``text`` without slashes."""
     return text.replace("%", "%25").replace("/", "%2F")
 
 
-def _plain(text: str) -> str:
+def _unescaped(text: str) -> str:
+    """Return the text that :func:`_escaped` got."""
     return text.replace("%2F", "/").replace("%25", "%")
 
 
 POSITION = "position"
-"""The name of the position in the store's table of values."""
+"""The name of the position in the table ``meta`` of a store ``sqlite``."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def journal_position(path: Path) -> JournalPosition:
 
 
 def raise_position(path: Path, number: int) -> None:
-    """Let an older copy of a file count as up to date, after you have accepted its missing records.
+    """Set the position in the file ``path``, so that an older copy with missing records is accepted.
 
     Raises:
         sqlite3.Error: The file cannot be written.
