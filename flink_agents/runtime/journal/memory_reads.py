@@ -29,7 +29,10 @@ Read = tuple[str, "bytes | None | dict[str, bytes]"]
 
 
 class ReadLog:
-    """The reads of a run, in order. Any thread of the run adds to it; the event loop reads it."""
+    """Logs which nodes of memory a run reads, each once, in order.
+
+    Any thread of the run adds to it; the event loop reads it.
+    """
 
     __slots__ = ("_branches", "_nodes", "reads")
 
@@ -159,7 +162,7 @@ class TracedTree(MemoryTree):
 
 
 class OldPartTree(TracedTree):
-    """The memory of a part that has ended. State already has its writes."""
+    """The memory of a part of a run that has ended. State already has the writes of that part."""
 
     __slots__ = ()
 
@@ -194,11 +197,11 @@ class PartTree(MemoryTree):
         self._at = 0
 
     def go_to(self, part: int) -> None:
-        """Show the memory of the part with a number."""
+        """Let reads and writes go to the memory of the part with a number."""
         self._at = part
 
     def enter(self, part: int) -> None:
-        """Show the memory of the part with a number, unless that of a later part is shown."""
+        """Let reads and writes go to the memory of a part, unless they go to that of a later part."""
         self._at = max(self._at, part)
 
     @property
@@ -229,7 +232,7 @@ class PartTree(MemoryTree):
 
     @override
     def changes(self) -> dict[str, bytes | None]:
-        """Return the writes of the last part."""
+        """Return the writes of the last part, which are the changes of the run."""
         return self._parts[-1].changes()
 
     @override

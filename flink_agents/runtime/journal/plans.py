@@ -216,7 +216,7 @@ class SharedValues:
         return zlib.decompress(compressed)
 
     async def _store_result(self, digest: str, data: bytes) -> bool:
-        """Store a result; returns False if that is impossible, so that the record has to contain it."""
+        """Store a result, or return False if that is impossible, so that the record has to contain it."""
         if digest in self._compressed:
             return True
         if len(self._compressed) >= MOST_SHARED:

@@ -87,7 +87,7 @@ class LocalCounter(Counter):
 
 
 class LocalMeter(Meter):
-    """A meter in this process."""
+    """A meter in this process, which keeps the total of marked events."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -105,7 +105,7 @@ class LocalMeter(Meter):
 
 
 class LocalGauge(Gauge):
-    """A gauge in this process."""
+    """A gauge in this process, which keeps the last value."""
 
     def __init__(self) -> None:
         self._value: int | float = 0
@@ -276,7 +276,7 @@ class RunMetrics(RunObserver):
             self.count("action_timeouts", action)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
-        """Count a further attempt."""
+        """Count a further attempt of an action."""
         self.count("action_retries", action)
 
     def action_replayed(self, run: ObservedRun, action: str, calls: Any, letter: Any) -> None:

@@ -135,7 +135,7 @@ class RunCommitter:
     def _commit_run(
         self, end: RunEnd, head: Head, actor: KeyActor | None, timers: Timers, emission: Emission
     ) -> None:
-        """Take steps 1 to 5 for a run."""
+        """Take steps 1 to 5 of the commit of a run, except those that the run has nothing for."""
         run = end.run
         features = self._features
         if end.changes and end.frees_key:

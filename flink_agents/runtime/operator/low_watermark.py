@@ -54,6 +54,9 @@ LAST_MS = 253_402_300_799_999
 PROGRESS_MS = 20
 """The shortest interval, in milliseconds, between two raises: watermarks may come with every record."""
 
+MOST_STALE = 1000
+"""The number of committed inputs that may stay in the heap besides as many as are not committed."""
+
 HELD_MS = 50
 """The interval of checks, in milliseconds, while an input holds the low watermark."""
 
@@ -191,12 +194,12 @@ class LowWatermark(KeyService):
         waiting.holding[number] = timestamp
         self._holding += 1
         heapq.heappush(self._heap, (timestamp, number, key_text))
-        if len(self._heap) > 2 * self._holding + 1000:
+        if len(self._heap) > 2 * self._holding + MOST_STALE:
             # Committed inputs pile up in the heap if the watermark of the input does not move.
             self._heap = [
-                (at, number, key)
-                for key, waiting in self._keys.items()
-                for number, at in waiting.holding.items()
+                (event_time, input_number, key)
+                for key, inputs in self._keys.items()
+                for input_number, event_time in inputs.holding.items()
             ]
             heapq.heapify(self._heap)
 

@@ -296,19 +296,21 @@ class RequestService(KeyService):
         request = signal.id if isinstance(signal.id, str) else None
         self._answer(request, str(signal.name), key_text, outcome, **more)
 
-    def _answer(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
+    def _answer(
+        self, request: str | None, request_name: str, key_text: str, outcome: str, **more: Any
+    ) -> None:
         """Reply to a request: as a line in the log, and to observers.
 
         Args:
             request: The id of the request; None if it has no valid one.
-            what: The name of the request, with its prefix.
+            request_name: The name of the request, with its prefix.
             key_text: The key.
             outcome: One of the outcomes of ``api.events.key_requests``.
             **more: Further fields of the reply: JSON values.
         """
         answer = {
             "request": request,
-            "what": what.removeprefix(PREFIX),
+            "what": request_name.removeprefix(PREFIX),
             "agent": self._agent,
             "key": key_text,
             "outcome": outcome,

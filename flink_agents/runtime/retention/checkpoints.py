@@ -137,7 +137,7 @@ class Listener(Protocol):
         ...
 
     def answered(self, view: CheckpointView) -> None:
-        """Handle an answer."""
+        """Handle an answer of Flink, which may be older than earlier ones."""
         ...
 
     def failed(self, error: RestError) -> None:

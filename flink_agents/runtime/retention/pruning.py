@@ -147,7 +147,7 @@ class BloomFilter:
         self._bits: bytearray | None = None
 
     def add(self, item: Hashable) -> None:
-        """Add a hashable item."""
+        """Add an item, which stays for the life of the filter."""
         if self._bits is None:  # an empty filter takes no memory
             self._bits = bytearray((self._mask + 1) // 8)
         for place in self._places(item):

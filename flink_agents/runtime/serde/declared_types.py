@@ -161,7 +161,8 @@ def _to_float(value: Any) -> float:
         number = float(value)
     except OverflowError:
         number = math.nan
-    if number != value and value == value:
+    is_nan = value != value
+    if number != value and not is_nan:
         raise not_carried(value, "Input should be a number that a float represents exactly")
     return number
 

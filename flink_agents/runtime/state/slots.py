@@ -48,11 +48,11 @@ class ValueSlot(Protocol):
         ...
 
     def update(self, value: bytes) -> None:
-        """Replace the bytes."""
+        """Set the value of the current key."""
         ...
 
     def clear(self) -> None:
-        """Remove the bytes."""
+        """Remove the value of the current key."""
         ...
 
 
@@ -80,7 +80,7 @@ class MapSlot(Protocol[K]):
         ...
 
     def remove(self, key: K) -> None:
-        """Remove ``key``."""
+        """Remove the entry of ``key``, if there is one."""
         ...
 
     def items(self) -> Iterable[tuple[K, bytes]]:

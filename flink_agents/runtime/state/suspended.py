@@ -186,7 +186,7 @@ class Suspension:
         return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:
-        """Return the bytes."""
+        """Return the bytes for state: a version byte, and MessagePack."""
         values = {name: getattr(self, name) for name in _STORED_FIELDS}
         values["records"] = [(kind.value, step, index, data) for kind, _, step, index, data in self.records]
         values["waits"] = [wait.stored() for wait in self.waits]

@@ -119,7 +119,7 @@ class SignalService(KeyService):
     def _store(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
     ) -> StoredSignal | None:
-        """Store a signal of the current key; returns it, unless it is unmatched or was taken before.
+        """Store a signal of the current key and return it, unless it is unmatched or was taken before.
 
         Args:
             signal: The signal.
