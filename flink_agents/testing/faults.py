@@ -25,7 +25,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, RecordTooLargeError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.journal.forwarding import ForwardingStore
+from flink_agents.runtime.journal.other_jobs import ForwardingStore
 
 
 class Fault(StrEnum):

@@ -12,7 +12,7 @@ from flink_agents.api.action_state import ActionStateStore, Record
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.journal.calls import steps_of
-from flink_agents.runtime.journal.names import split_journal_name
+from flink_agents.runtime.journal.identity import split_journal_name
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec

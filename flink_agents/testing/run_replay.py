@@ -20,7 +20,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.calls.call import DurableCall
 from flink_agents.runtime.execution.limits import ControlFlow
-from flink_agents.runtime.journal.names import split_journal_name
+from flink_agents.runtime.journal.identity import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.serde.codec import ValueCodec

@@ -10,7 +10,7 @@ from typing import Any
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot

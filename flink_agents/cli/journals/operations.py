@@ -33,7 +33,7 @@ from flink_agents.cli.keys import parse_key
 from flink_agents.runtime.flink.resume.job_run import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of
-from flink_agents.runtime.journal.names import split_journal_name
+from flink_agents.runtime.journal.identity import split_journal_name
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 
 T = TypeVar("T")

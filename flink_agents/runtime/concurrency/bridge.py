@@ -23,19 +23,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 FLINK_SLICE_SECONDS = 0.05
-"""Longest wait of Flink's thread before it checks if it was cancelled."""
+"""The longest wait of Flink's thread, in seconds, before it checks if the task was cancelled."""
 
 THREAD_SLICE_SECONDS = 0.1
-"""Longest wait of an action's thread before it checks if the task attempt is over."""
+"""The longest wait of an action's thread, in seconds, before it checks if the task attempt is over."""
 
 CANCEL_SECONDS = 5.0
-"""Time limit for the end of a cancelled action, task or call."""
+"""The time, in seconds, within which a cancelled action, task or call has to end."""
 
 CLIENT_CLOSE_SECONDS = 3.0
-"""Time that the end of a task attempt waits for clients to close."""
+"""The time, in seconds, for which the end of a task attempt waits for clients to close."""
 
 WATCH_JOIN_SECONDS = 5.0
-"""Time that the end of the loop waits for the watchdog, which may be writing to the log."""
+"""The time, in seconds, for which the end of the loop waits for the watchdog, which may be logging."""
 
 T = TypeVar("T")
 
@@ -50,10 +50,10 @@ class StoppedIteration(RuntimeError):
     close the coroutine that awaits the future.
 
     Args:
-        stop: The exception.
+        stop: The replaced exception.
 
     Attributes:
-        stop: The exception.
+        stop: The replaced exception.
     """
 
     def __init__(self, stop: BaseException) -> None:
@@ -64,21 +64,21 @@ class StoppedIteration(RuntimeError):
 
 
 def carried(error: BaseException) -> BaseException:
-    """Return ``error`` in a form that a coroutine or a future can raise."""
+    """Return ``error`` in a form that a coroutine or a future can raise: mostly ``error`` itself."""
     return StoppedIteration(error) if isinstance(error, StopIteration) else error
 
 
 def thrown(error: BaseException) -> BaseException:
-    """Return the original exception of ``error``, which came through a coroutine."""
+    """Return the exception that :func:`carried` got, for an ``error`` that came through a coroutine."""
     return error.stop if isinstance(error, StoppedIteration) else error
 
 
 class Outcome:
-    """The outcome of code.
+    """The outcome of executed code: its result, or the exception that it raised.
 
     Args:
-        value: Its result.
-        error: Its exception, or None.
+        value: The result.
+        error: The exception; None if the code has returned.
     """
 
     __slots__ = ("_error", "_value")
@@ -89,11 +89,11 @@ class Outcome:
 
     @property
     def raised(self) -> BaseException | None:
-        """Its exception, or None."""
+        """The exception that the code raised, or None."""
         return self._error
 
     def result(self) -> Any:
-        """Return the result; call it once.
+        """Return the result or raise the exception; call it once, since it drops the exception.
 
         Raises:
             BaseException: The exception, as far as a coroutine can raise it.
@@ -109,7 +109,7 @@ class Outcome:
             del error
 
     def peek(self) -> Any:
-        """Return the result, for one of several callers.
+        """Return the result or raise the exception; it may be called several times.
 
         Raises:
             BaseException: The exception, as far as a coroutine can raise it.
@@ -126,7 +126,9 @@ def outcome_of(function: Callable[[], Any]) -> Outcome:
 
 
 async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
-    """Await the result of ``make`` in a separate task, which contains any exit that it raises.
+    """Await the result of ``make``, and return its outcome if it returns or exits. For a separate task.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` would stop the loop. Other exceptions are raised.
 
     The task creates its awaitable itself, so that a task cancelled before its first step leaves no
     coroutine that was never awaited.
@@ -138,7 +140,7 @@ async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
 
 
 def is_close(error: BaseException) -> bool:
-    """True if ``error`` closes an abandoned coroutine, instead of being raised in it."""
+    """Return True if ``error`` closes an abandoned coroutine: Python raises it outside of any loop."""
     if not isinstance(error, GeneratorExit):
         return False
     try:
@@ -153,7 +155,7 @@ own_cancellations: ContextVar[int] = ContextVar("flink_agents_own_cancellations"
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
-    """True if ``error`` cancels the running task, instead of being raised by its awaitable."""
+    """Return True if ``error`` cancels the running task, instead of coming from what the task awaits."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()
@@ -161,10 +163,10 @@ def cancelled_from_outside(error: BaseException) -> bool:
 
 
 async def end_own_cancellations(count: int) -> None:
-    """Let cancellations of the running task that its own code has requested take effect here, and no longer.
+    """Let cancellations of the running task by its own code take effect here, and withdraw them.
 
     Args:
-        count: The number of requests.
+        count: The number of cancellations that the code has requested.
 
     Raises:
         asyncio.CancelledError: The task was cancelled from outside, too.
@@ -198,14 +200,17 @@ def hand_to(
 
 
 class Errands:
-    """Functions that the loop wants a waiting thread to run; each returns True if the wait is over."""
+    """A queue of functions that the loop wants a waiting thread to call.
+
+    Each returns True if the wait is over. Any thread may add one with ``put``.
+    """
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self.put = self._queue.put
 
     def do_until(self, is_over: Callable[[], bool]) -> None:
-        """Run errands until one returns that the wait is over.
+        """Call the functions, in order, until one returns True. Blocks the thread of an action.
 
         Args:
             is_over: Returns True if the task attempt is over.
@@ -227,13 +232,13 @@ class Bridge:
     """Passes calls and results between one agent loop and other threads.
 
     Args:
-        loop: The loop.
-        seconds: Returns the time that durations are measured with.
+        loop: The agent loop.
+        seconds: Returns the time, in seconds, that durations are measured with.
 
     Attributes:
         loop: The agent loop.
         hand: Lets the loop call a function; returns False if the loop is closed.
-        seconds: Returns the time that durations are measured with.
+        seconds: Returns the time, in seconds, that durations are measured with.
         closed: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
     """
@@ -251,17 +256,25 @@ class Bridge:
     # -- to the loop ------------------------------------------------------------------
 
     def call_on_loop(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
-        """Return a future for the answer to ``question``, which runs on the loop unless that is closed."""
+        """Run a coroutine on the loop, from any thread; return a future of its result.
+
+        If the loop is closed, the future is cancelled.
+        """
         try:
             return asyncio.run_coroutine_threadsafe(question, self.loop)
         except RuntimeError:
             question.close()
-            unasked: futures.Future[T] = futures.Future()
-            unasked.cancel()
-            return unasked
+            cancelled_future: futures.Future[T] = futures.Future()
+            cancelled_future.cancel()
+            return cancelled_future
 
     def answer(self, question: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
-        """Wait on Flink's thread for the answer to ``question``; ``check`` may end the wait by raising."""
+        """Run a coroutine on the loop, and block Flink's thread until it ends; return its result.
+
+        Args:
+            question: The coroutine.
+            check: Called every 50 ms; ends the wait by raising.
+        """
         future = self.call_on_loop(question)
         # Not with the timeout of result(): the question may raise such an error itself.
         while not futures.wait([future], FLINK_SLICE_SECONDS).done:
@@ -269,7 +282,11 @@ class Bridge:
         return future.result()
 
     def wait_for(self, make: Callable[[], Awaitable[Any]], errands: Errands | None = None) -> Any:
-        """Await the result of ``make`` on the loop; the action's thread waits, and runs ``errands``.
+        """Await the result of ``make`` on the loop, while the thread of an action blocks; return the result.
+
+        Args:
+            make: Creates the awaitable; called on the loop.
+            errands: Functions that the blocked thread calls meanwhile; None for none.
 
         Raises:
             asyncio.CancelledError: The task attempt is over.
@@ -297,7 +314,7 @@ class Bridge:
     # -- to Flink's thread ------------------------------------------------------------
 
     def notify(self) -> None:
-        """Let Flink's thread check its condition, if it waits; only for the loop's thread."""
+        """Let Flink's thread check the condition that it waits for, if it does. For the loop's thread."""
         # A waiting thread announces its wait before it checks, so that one of the two sees the other's
         # change.
         if self._waited_for:
@@ -305,14 +322,14 @@ class Bridge:
                 self._progress.notify_all()
 
     def wait_for_progress(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait on Flink's thread until a condition holds, which :meth:`notify` signals.
+        """Block Flink's thread until a condition holds, or a timeout is over.
 
         Args:
-            until: The condition.
+            until: Returns True if the condition holds; called again after each :meth:`notify`.
             seconds: The timeout.
 
         Returns:
-            True if it holds.
+            True if the condition holds, False after the timeout.
         """
         with self._progress:
             # Before the condition is checked, see `notify`.
@@ -323,7 +340,7 @@ class Bridge:
                 self._waited_for = None
 
     def act_meanwhile(self, act: Callable[[], T]) -> T | None:
-        """Call a function if Flink's thread waits for something that has not happened, and keep it waiting.
+        """Call ``act`` while Flink's thread is blocked by an unmet condition; return None if it is not.
 
         Only for tests, which move the time while both threads have nothing to do.
         """

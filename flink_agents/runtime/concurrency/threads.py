@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 
 class _Call(Future[Any]):
-    """A call in a thread.
+    """A call that waits for a thread or is executed in one; a future of its result.
 
     Args:
         executor: The threads.
         function: The function, with its arguments.
-        wait: Measures the wait of the call; None if nothing needs it.
+        wait: Measures how long the call waits for a thread; None if its work has no deadline.
     """
 
     def __init__(self, executor: LoopThreads, function: partial[Any], wait: ThreadWait | None) -> None:
@@ -48,19 +48,20 @@ class _Call(Future[Any]):
         self.name = _name_of(function)
         self._executor = executor
         self._wait = wait
-        self._place = (0, 0)
+        # The numbers by which this call counts as waiting and as executed.
+        self._counted = (0, 0)
         self.count(1, 0)
 
     def count(self, waiting: int, executed: int) -> None:
-        """Record that it waits, or is executed."""
-        previous_place = self._place
-        self._place = (waiting, executed)
+        """Record that the call waits (1, 0), is executed (0, 1), or has ended (0, 0)."""
+        previously_counted = self._counted
+        self._counted = (waiting, executed)
         if self._wait is not None:
-            self._wait.count(waiting - previous_place[0], executed - previous_place[1])
+            self._wait.count(waiting - previously_counted[0], executed - previously_counted[1])
 
     @override
     def cancel(self) -> bool:
-        """Cancel it, or let another thread replace the one that executes it."""
+        """Cancel the call if it has not started; else let another thread replace the one that executes it."""
         cancelled = super().cancel()
         self._executor.abandon(self, cancelled)
         return cancelled
@@ -73,7 +74,7 @@ class LoopThreads(ThreadPoolExecutor):
     themselves; without that, the caller would wait for ever. So does a ``GeneratorExit``.
 
     Args:
-        size: Number of threads, without those whose calls are no longer awaited.
+        size: The most threads, without those whose calls are no longer awaited.
     """
 
     def __init__(self, size: int) -> None:
@@ -88,7 +89,7 @@ class LoopThreads(ThreadPoolExecutor):
 
     @override
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call ``fn`` in a thread, when one is free."""
+        """Call ``fn`` in a thread as soon as one is free, and return a future of its result."""
         with self._changed:
             if self._closed:
                 raise RuntimeError("the agent loop is closed, so nothing can start")
@@ -123,7 +124,7 @@ class LoopThreads(ThreadPoolExecutor):
 
     @override
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Start no more calls."""
+        """Start no more calls, and cancel those that wait for a thread. Does not wait for others."""
         with self._changed:
             self._closed = True
             waiting = list(self._queue)
@@ -134,7 +135,7 @@ class LoopThreads(ThreadPoolExecutor):
         super().shutdown(wait=False)
 
     def join(self, seconds: float) -> None:
-        """Wait until all calls have ended, at most ``seconds``."""
+        """Block until all executed calls have ended, at most ``seconds``; log how many have not."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._running, seconds):
                 _log.warning(
@@ -143,7 +144,7 @@ class LoopThreads(ThreadPoolExecutor):
                 )
 
     def _add_threads(self) -> None:
-        """Start threads for waiting calls, as long as there are not enough."""
+        """Start threads for waiting calls, up to the size of the pool; with the lock held."""
         # An idle thread that was notified of a call counts as idle until it has woken.
         for _ in range(len(self._queue) - self._idle - self._starting):
             if self._count - len(self._abandoned) >= self._size:
@@ -153,9 +154,10 @@ class LoopThreads(ThreadPoolExecutor):
             threading.Thread(target=self._work, name=f"asyncio-{self._count}", daemon=True).start()
 
     def _work(self) -> None:
+        """Execute calls, until the pool is closed or this thread was replaced. The body of each thread."""
         with self._changed:
             self._starting -= 1
-        while (call := self._next()) is not None:
+        while (call := self._next_call()) is not None:
             _execute(call)
             with self._changed:
                 self._running.discard(call)
@@ -169,8 +171,8 @@ class LoopThreads(ThreadPoolExecutor):
             # An idle thread must not keep the arguments of the last call alive.
             del call
 
-    def _next(self) -> _Call | None:
-        """Wait for a call to execute; return None if the thread has to end."""
+    def _next_call(self) -> _Call | None:
+        """Block until a call is there to execute, and return it; None if the thread has to end."""
         with self._changed:
             while True:
                 self._idle += 1
@@ -189,6 +191,7 @@ class LoopThreads(ThreadPoolExecutor):
 
 
 def _execute(call: _Call) -> None:
+    """Call the function of a call, and set its result or exception."""
     function = call.function
     call.function = None
     assert function is not None
@@ -225,7 +228,7 @@ class WorkerPool:
         self._threads = self._make_threads()
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread; raise its exception, as far as a coroutine can."""
+        """Call ``function`` in a thread, and await its end; raise what it raised, if a coroutine can."""
         loop = asyncio.get_running_loop()
         error = await loop.run_in_executor(self._threads, self._call, function)
         if error is not None:
@@ -264,12 +267,12 @@ class WorkerPool:
         raise timed_out(deadline)
 
     def close(self) -> None:
-        """Start no more calls."""
+        """Start no more calls, and cancel those that wait for a thread. Does not wait for others."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def join(self, seconds: float) -> None:
-        """Wait until all calls have ended, at most ``seconds``."""
+        """Block until all executed calls have ended, at most ``seconds``; log how many have not."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._active == 0, seconds):
                 _log.warning(
@@ -277,7 +280,7 @@ class WorkerPool:
                 )
 
     def _call(self, function: Callable[[], None]) -> Outcome | None:
-        """Call ``function`` in a thread of the pool; returns what it raised, or None."""
+        """Call ``function`` in this thread of the pool; return what it raised, or None."""
         with self._changed:
             self._active += 1
         try:
@@ -293,6 +296,7 @@ class WorkerPool:
                 self._changed.notify_all()
 
     def _lose_one(self) -> None:
+        """Count an abandoned thread; replace the pool when it may have no other threads left."""
         self._lost += 1
         if self._lost >= self._size and not self._closed:
             # All of its threads may be taken: waiting calls have to wait, others need not.

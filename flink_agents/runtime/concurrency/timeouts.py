@@ -22,22 +22,22 @@ _log = bounded_logger("flink_agents.loop")
 T = TypeVar("T")
 
 LEAST_SECONDS = 0.01
-"""Minimum time between two checks of the time that work has waited for a thread."""
+"""The shortest time, in seconds, between two checks of how long work has waited for a thread."""
 
 
 class ThreadWait:
-    """Time of work with a deadline that does not count, since it did not run. Thread-safe.
+    """Measures the time of work with a deadline that does not count, since no code ran. Thread-safe.
 
     This is time in which it waited for a thread only, or for durable waits only. While any of its calls is
     executed, its time runs, even if others wait: that call may be the one that hangs.
 
     Args:
         outer: The counter of the enclosing work, which waits as well; None if there is none.
-        seconds_now: Returns the time of the loop whose timers end the work.
+        seconds_now: Returns the time, in seconds, of the loop whose timers end the work.
 
     Attributes:
         at_rest: True if it waits for durable waits only.
-        expired: True if its time is over.
+        expired: True if the deadline has ended the work.
     """
 
     def __init__(self, outer: ThreadWait | None, seconds_now: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class ThreadWait:
         self._seconds = 0.0
 
     def count(self, waiting: int, executed: int) -> None:
-        """Record a change in the numbers of waiting and executed calls."""
+        """Add to the numbers of calls that wait for a thread and that are executed, also of outer work."""
         with self._lock:
             self._waiting += waiting
             self._executed += executed
@@ -61,7 +61,7 @@ class ThreadWait:
             self._outer.count(waiting, executed)
 
     def set_at_rest(self, at_rest: bool) -> None:
-        """Record that it waits for durable waits only, or no longer. The enclosing work may run meanwhile."""
+        """Record whether the work waits for durable waits only. The enclosing work may run meanwhile."""
         if at_rest is not self.at_rest:
             with self._lock:
                 self.at_rest = at_rest
@@ -70,12 +70,13 @@ class ThreadWait:
                 self._continued.set()
 
     async def end_of_rest(self) -> None:
-        """Wait until it no longer waits for durable waits only."""
+        """Wait until the work does anything else than wait for durable waits."""
         while self.at_rest:
             self._continued = asyncio.Event()
             await self._continued.wait()
 
     def _update(self) -> None:
+        """Start or stop to measure, after a change; with the lock held."""
         only_waits = self.at_rest or (self._waiting > 0 and self._executed == 0)
         if only_waits and self._since is None:
             self._since = self._seconds_now()
@@ -85,18 +86,18 @@ class ThreadWait:
 
     @property
     def ran(self) -> float:
-        """The time that counts, in seconds."""
+        """The time, in seconds, that counts towards the deadline."""
         return self._seconds_now() - self._began - self.seconds
 
     @property
     def seconds(self) -> float:
-        """The time for which it has only waited, in seconds."""
+        """The time, in seconds, for which the work has only waited."""
         with self._lock:
             return self._seconds + (0.0 if self._since is None else self._seconds_now() - self._since)
 
 
 def seconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the clock of a loop, as it is outside of any action."""
+    """Return the function for a loop's own time in seconds, which no action in replay changes."""
     return getattr(loop, "own_time", loop.time)
 
 
@@ -109,9 +110,9 @@ class Deadline:
     """The time limit of some work.
 
     Attributes:
-        what: Name of the work, for messages.
-        where: Its place in the user's code.
-        seconds: The limit; None for no limit.
+        what: The work, for messages: such as ``action 'answer'``.
+        where: The place of the work in the user's code.
+        seconds: The limit in seconds; None for no limit.
     """
 
     what: str
@@ -125,7 +126,12 @@ class Deadline:
 
 
 def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:
-    """Return the error of an attempt that took too long; ``traceback`` has the place of its wait."""
+    """Return the error of work that took longer than its deadline.
+
+    Args:
+        deadline: The deadline.
+        traceback: The traceback of the place where the work waited; None if it is not known.
+    """
     seconds = deadline.seconds or 0.0
     return ActionTimeoutError(
         f"{deadline.what} took longer than its timeout",
@@ -141,12 +147,12 @@ async def within(
     seconds: float | None = None,
     wait: ThreadWait | None = None,
 ) -> T:
-    """Await ``coroutine`` until its deadline.
+    """Return the result of ``coroutine``, which is cancelled at its deadline.
 
     Args:
         deadline: The deadline.
         coroutine: The coroutine.
-        seconds: The rest of the deadline's time; None for all of it.
+        seconds: The time that is left of the deadline, in seconds; None for all of it.
         wait: Measures the time that ``coroutine`` waits for threads; None if it has no separate context.
 
     Raises:
@@ -157,7 +163,7 @@ async def within(
     seconds_now = seconds_of(loop)
     wait = wait or ThreadWait(thread_wait.get(), seconds_now)
     whole = deadline.seconds if seconds is None else seconds
-    task = loop.create_task(_awaited(coroutine, wait))
+    task = loop.create_task(_await_measured(coroutine, wait))
     started = seconds_now()
     remaining_seconds = whole
     try:
@@ -172,37 +178,46 @@ async def within(
                 break
             if wait.at_rest:
                 # Without a timer: it may rest for a month.
-                await _rested(task, wait)
+                await _wait_while_resting(task, wait)
             remaining_seconds = max(remaining_seconds, LEAST_SECONDS)
     except asyncio.CancelledError:
-        if task.done():
-            _retrieve(task)
-        else:
-            await _cancel(task, deadline)
-        if task.done() and inspect.iscoroutine(coroutine):
-            # A task that is cancelled before its first step has not awaited it.
-            coroutine.close()
+        await _abandon(task, coroutine, deadline)
         raise
     wait.expired = True
     raise timed_out(deadline, await _cancel(task, deadline))
 
 
-async def _rested(task: asyncio.Task[Any], wait: ThreadWait) -> None:
-    """Wait until work continues after durable waits, or has ended."""
-    rest = asyncio.get_running_loop().create_task(wait.end_of_rest())
+async def _wait_while_resting(task: asyncio.Task[Any], wait: ThreadWait) -> None:
+    """Wait until the task of work that rests in durable waits continues, or has ended."""
+    end_of_rest = asyncio.get_running_loop().create_task(wait.end_of_rest())
     try:
-        await asyncio.wait({task, rest}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, end_of_rest}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        rest.cancel()
+        end_of_rest.cancel()
 
 
-async def _awaited(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
+async def _abandon(task: asyncio.Task[Any], coroutine: Awaitable[Any], deadline: Deadline) -> None:
+    """End the task of a coroutine whose result is no longer wanted, as far as it can be ended."""
+    if task.done():
+        _retrieve(task)
+    else:
+        await _cancel(task, deadline)
+    if task.done() and inspect.iscoroutine(coroutine):
+        # A task that is cancelled before its first step has not awaited it.
+        coroutine.close()
+
+
+async def _await_measured(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
+    """Return the outcome of ``coroutine``, whose waits for threads ``wait`` measures."""
     thread_wait.set(wait)
     return await awaited_outcome(lambda: coroutine)
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
-    """Cancel ``task``, wait for its end, and return the traceback of its last position."""
+    """Cancel ``task``, wait for its end, and return the traceback of where it was; None if there is none.
+
+    A task that does not end within ``CANCEL_SECONDS`` is abandoned, and logged.
+    """
     task.cancel()
     await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not task.done():

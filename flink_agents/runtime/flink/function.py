@@ -41,11 +41,10 @@ from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import AnnouncedRun, StoreChoice
 from flink_agents.runtime.flink.values.tables import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
-from flink_agents.runtime.operator.emission import NOTHING
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.services.service import FIRST_AGENT, NOTHING, START, EndTimes
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.state.keyed_state import KeyedState

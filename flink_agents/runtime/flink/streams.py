@@ -45,7 +45,7 @@ from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_t
 from flink_agents.runtime.flink.values.tables import envelope_type, restamp, write_rows
 from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
-from flink_agents.runtime.operator.end_times import EndTimes
+from flink_agents.runtime.operator.services.service import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.trace.answer_topic import answer_topic_of
 from flink_agents.trace.recording.assembly import check_trace_options

@@ -26,7 +26,7 @@ _OF_TASK = "\x00"
 """Separates the path of the execution from the task, in the ``step`` of a record."""
 
 _ATTEMPT = "!"
-"""Follows the path of an action of a sub-agent in the task of the numbers of its attempts."""
+"""Ends the name of the task under which the attempts of a sub-agent's action are numbered."""
 
 
 class Number(NamedTuple):
@@ -44,10 +44,16 @@ class Number(NamedTuple):
 
 
 Outcome: TypeAlias = CallRecord | WaitRecord
+"""The end of a durable call, or of another wait of an action."""
 
 
 def step_name(step: str, task: str) -> str:
-    """Return the ``step`` of the records of ``task`` in the execution ``step``."""
+    """Return the ``step`` of the records of a task in an execution.
+
+    Args:
+        step: The path of the execution.
+        task: The path of the task; empty for the action's first task.
+    """
     return f"{step}{_OF_TASK}{task}" if task else step
 
 
@@ -68,23 +74,23 @@ def is_of_sub_agent(task: str) -> bool:
 
 
 def action_path(task: str) -> str:
-    """Return the path of the action of a sub-agent that a task belongs to; empty for the job's agent."""
+    """Return the path of the sub-agent's action that a task belongs to; empty for the job's agent."""
     outer, is_inner, inner = task.rpartition(">")
     return f"{outer}>{'.'.join(inner.split('.')[:2])}" if is_inner else ""
 
 
 def attempts_task(path: str) -> str:
-    """Return the task of the numbers of the attempts of an action of a sub-agent, from its path."""
+    """Return the task under which the attempts of the sub-agent's action with that path are numbered."""
     return path + _ATTEMPT
 
 
 def is_inside(task: str, path: str) -> bool:
-    """Return True if a task is, or belongs to, the action of a sub-agent, or the action, with that path."""
+    """Return True if a task belongs to the sub-agent's action with a path; an empty path has all tasks."""
     return not path or task == path or task.startswith((path + ".", path + ">"))
 
 
 def task_of(name: str) -> tuple[str, str]:
-    """Return execution and task from the ``step`` of a record."""
+    """Return the paths of execution and task from the ``step`` of a record; see :func:`step_name`."""
     step, _, task = name.partition(_OF_TASK)
     return step, task
 
@@ -104,14 +110,14 @@ class StepRecords:
     action: ActionRecord | None = None
 
     def in_order(self) -> list[tuple[Number, Outcome]]:
-        """Return the outcomes, in order."""
+        """Return the outcomes with their numbers, in the order in which they were delivered."""
         return sorted(self.outcomes.items(), key=lambda item: item[1].order)
 
     def calls_made(self) -> list[tuple[str, Number, CallRecord]]:
-        """Return function, number and outcome of the calls, in order."""
+        """Return function, number and outcome of the calls, in the order of their delivery."""
         return [
-            (outcome.call.function, nr, outcome)
-            for nr, outcome in self.in_order()
+            (outcome.call.function, number, outcome)
+            for number, outcome in self.in_order()
             if isinstance(outcome, CallRecord)
         ]
 
@@ -180,11 +186,11 @@ class ExecutionOutcomes:
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "attempts", "call_count", "ended", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_counts", "_records", "attempts", "call_count", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
-        self._made: dict[tuple[RecordKind, str], int] = {}
+        self._counts: dict[tuple[RecordKind, str], int] = {}
         # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
         outcomes = records.outcomes
         self.ended = 1 + max(outcome.order for outcome in outcomes.values()) if outcomes else 0
@@ -195,13 +201,13 @@ class ExecutionOutcomes:
         self.attempts: tuple[str, ...] = ()
 
     def recorded(self, number: Number) -> Outcome | None:
-        """Return the outcome that was recorded under ``number``, or None."""
+        """Return the outcome that an earlier attempt recorded under ``number``, or None."""
         return self._records.outcomes.get(number)
 
     def number(self, kind: RecordKind, task: str) -> Number:
-        """Assign the next number of ``task``."""
-        index = self._made.get((kind, task), 0)
-        self._made[kind, task] = index + 1
+        """Assign and return the next number of a call or another wait of ``task``."""
+        index = self._counts.get((kind, task), 0)
+        self._counts[kind, task] = index + 1
         return Number(kind, task, index)
 
     def match_call(
@@ -222,8 +228,8 @@ class ExecutionOutcomes:
         Raises:
             Mismatch: Another call was recorded under its number.
         """
-        index = self._made.get((RecordKind.CALL, task), 0)
-        self._made[RecordKind.CALL, task] = index + 1
+        index = self._counts.get((RecordKind.CALL, task), 0)
+        self._counts[RecordKind.CALL, task] = index + 1
         number = Number(RecordKind.CALL, task, index)
         # Also for recorded calls: the count is the index of the action's own record.
         self.call_count += 1
@@ -239,16 +245,16 @@ class ExecutionOutcomes:
         return number, recorded, intent is not None
 
     def restart_numbers(self, path: str) -> None:
-        """Number the outcomes of an action of a sub-agent from the start: an attempt of it begins."""
+        """Number the outcomes of a sub-agent's action from 0 again: an attempt of it begins."""
         self.end_attempt(path)
         self.attempts = (*self.attempts, path)
-        for kind, task in self._made:
+        for kind, task in self._counts:
             # Not the numbers of its own attempts, none of which is used twice.
             if is_inside(task, path):
-                self._made[kind, task] = 0
+                self._counts[kind, task] = 0
 
     def of_attempts(self, path: str, through: int) -> list[tuple[Number, Outcome]]:
-        """Return the outcomes that an attempt of a sub-agent's action repeats, up to a place in the order."""
+        """Return the recorded outcomes of a sub-agent's action up to place ``through`` in the order."""
         return [
             (number, outcome)
             for number, outcome in self._records.in_order()
@@ -256,7 +262,7 @@ class ExecutionOutcomes:
         ]
 
     def end_attempt(self, path: str) -> None:
-        """Note that an attempt of an action of a sub-agent has ended, and that the calling task knows."""
+        """Note that an attempt of a sub-agent's action has ended, as the calling task knows."""
         self.attempts = tuple(running for running in self.attempts if not is_inside(running, path))
 
     def end_failed_attempt(self, path: str, order: int) -> None:
@@ -275,19 +281,19 @@ class ExecutionOutcomes:
         for number, outcome in self._records.outcomes.items():
             if outcome.order < order and is_inside(number.task, path):
                 task = number.kind, number.task
-                self._made[task] = max(self._made.get(task, 0), number.nth + 1)
+                self._counts[task] = max(self._counts.get(task, 0), number.nth + 1)
 
     def next_place(self) -> int:
-        """Return the place in the order for an outcome that has just ended."""
+        """Assign and return the place in the order for an outcome that has just ended."""
         self.ended += 1
         return self.ended - 1
 
     def seen(self, number: Number, outcome: Outcome) -> None:
-        """Note that the action has seen an outcome that is not recorded."""
+        """Note that an outcome was delivered to the action before it was recorded."""
         self.unrecorded[number] = outcome
 
     def seen_by(self, task: str) -> dict[Number, Outcome]:
-        """Return the unrecorded outcomes that a task can have seen.
+        """Return the unrecorded outcomes that the code of a task may have reacted to.
 
         Others see nothing of an attempt in a sub-agent before its end. Its failures must not be recorded with
         their calls: if it fails, the next attempt makes these calls again.
@@ -297,14 +303,15 @@ class ExecutionOutcomes:
         return {number: outcome for number, outcome in self.unrecorded.items() if self._is_seen(number, task)}
 
     def _is_seen(self, number: Number, task: str) -> bool:
+        """Return True unless an outcome belongs to an open attempt that the task is not part of."""
         return all(is_inside(task, path) for path in self.attempts if is_inside(number.task, path))
 
-    def still_unrecorded(self, after: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
-        """Return the outcomes of ``after`` that are still not recorded."""
-        return {number: outcome for number, outcome in after.items() if number in self.unrecorded}
+    def still_unrecorded(self, outcomes: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
+        """Return those of the given outcomes that are still not recorded."""
+        return {number: outcome for number, outcome in outcomes.items() if number in self.unrecorded}
 
     def take_unsure(self) -> dict[Number, Outcome]:
-        """Remove and return the outcomes that may or may not be recorded."""
+        """Remove and return the outcomes whose append was cancelled, so that they may be recorded or not."""
         unsure = self.unsure
         self.unsure = {}
         return unsure
@@ -316,22 +323,22 @@ class ExecutionOutcomes:
             self.unrecorded.pop(number, None)
 
     def note_mismatch(self, mismatch: Mismatch) -> Mismatch:
-        """Note a mismatch; returns the first one."""
+        """Note that the replay does not match the records, and return the first mismatch, for raising."""
         # The first one: later ones are its consequences.
         self.mismatch = self.mismatch or mismatch
         return self.mismatch
 
     def check_end(self) -> None:
-        """Check that the execution has asked for all recorded outcomes.
+        """Check that the execution, which has ended, matches its records to the last one.
 
         Raises:
-            Mismatch: It has not.
+            Mismatch: It did not ask for all recorded outcomes, or did not match before.
         """
         if self.mismatch is None:
             unread = [
                 number
                 for number in self._records.outcomes
-                if number.nth >= self._made.get((number.kind, number.task), 0)
+                if number.nth >= self._counts.get((number.kind, number.task), 0)
             ]
             if unread:
                 first = min(unread, key=lambda number: self._records.outcomes[number].order)

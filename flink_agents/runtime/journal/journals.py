@@ -18,7 +18,7 @@ from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import GroupedStore, Origin, OtherJobs, inherited
 from flink_agents.runtime.journal.plans import Plans, SharedValues
@@ -29,7 +29,7 @@ from flink_agents.runtime.state.keyed_state import POSITION, Head
 from flink_agents.runtime.state.slots import OperatorSlot
 
 MAX_REPLAYED = 100_000
-"""The most keys that are remembered as fully replayed. Other keys are read from the store."""
+"""The most keys that are remembered as fully replayed. The records of other keys are read again."""
 
 _JOB = "job"
 _STORE = "store"
@@ -42,7 +42,7 @@ class KeyJournal(NamedTuple):
 
     Attributes:
         store: The store that has the records: the job's own one, unless they may belong to a former job.
-        key: The journal in it.
+        key: The name of the journal, under which the store has the key's records.
     """
 
     store: ActionStateStore
@@ -50,13 +50,13 @@ class KeyJournal(NamedTuple):
 
 
 class RecentKeys:
-    """The keys that were added last. For any thread.
+    """The journals that were added last, up to a number. For any thread.
 
     Args:
-        most: The most keys.
+        most: The most journals.
 
     Attributes:
-        journals: The keys.
+        journals: The journals, oldest first.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,14 +65,14 @@ class RecentKeys:
         self._lock = threading.Lock()
 
     def add(self, journal: JournalKey) -> None:
-        """Add a key. If there are too many, the oldest is removed."""
+        """Add a journal. If there are too many, the oldest is removed."""
         with self._lock:
             self.journals[journal] = None
             if len(self.journals) > self._most:
                 del self.journals[next(iter(self.journals))]
 
     def discard(self, journal: JournalKey) -> None:
-        """Remove a key, if it is there."""
+        """Remove a journal, if it is there."""
         with self._lock:
             self.journals.pop(journal, None)
 
@@ -95,12 +95,12 @@ class Journals:
     Attributes:
         store: The store of the job and of those that it succeeds.
         other_jobs: Decides on keys whose state another job has written.
-        position: Returns the position of the store.
-        is_named: False as long as state does not name the store, because it has nothing to lose.
+        position: Returns the position of the job's store, for a comparison after a restore.
+        is_named: True if state names the store. It does so as soon as the store has records.
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and may still
             read it.
         plan: Fingerprint of the agent's plan.
-        values: Values that many runs share.
+        values: Large results of calls, which the records of several runs share.
         on_call: Called with each durable call; for debugging, or None.
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
     """
@@ -141,7 +141,12 @@ class Journals:
         self.pruner = pruner
 
     async def open(self) -> None:
-        """Open the store. From then on no other attempt of the subtask can append."""
+        """Open the store, and check it against restored state. Earlier attempts cannot append then.
+
+        Raises:
+            StoreError: The store cannot be opened, or lacks records that a checkpoint has seen.
+            StoreMismatchError: State belongs to another store.
+        """
         # First: from here on, an older attempt can no longer append.
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
@@ -155,11 +160,11 @@ class Journals:
             self.pruner.open(self.store)
 
     def name_store(self) -> None:
-        """Name the store in state, so that each checkpoint has its identity. For Flink's task thread."""
+        """Name the store in state if it has records, so that checkpoints do. For Flink's task thread."""
         self.is_named = self._identity is None or self._identity.write(self._own)
 
     async def close(self) -> None:
-        """Close the store."""
+        """Stop pruning, and close the store."""
         if self.pruner is not None:
             await self.pruner.close()
         await self.store.close()
@@ -174,7 +179,12 @@ class Journals:
             head.move(self.store_id)
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
-        """Return the journal key of a key. Each agent of a job has its own journals."""
+        """Return the name of a key's journal. Each agent of a job has its own journals.
+
+        Args:
+            journal_id: Identity of the job that the key's runs belong to.
+            key_text: The key.
+        """
         last_id, name = self._name
         if last_id != journal_id:  # almost all keys share one text
             name = journal_name(journal_id, self._agent)
@@ -182,7 +192,7 @@ class Journals:
         return JournalKey(name, key_text)
 
     def of_key(self, journal_id: str, key_text: str) -> KeyJournal:
-        """Return the journal of a key, with the store that has it."""
+        """Return the journal of a key as :meth:`key` does, with the store that has it."""
         last_id, name = self._name
         if last_id != journal_id:
             name = self.key(journal_id, key_text).journal_id
@@ -252,7 +262,7 @@ class Journals:
         pending: bool,
         skipped: Collection[int],
     ) -> list[Record] | None:
-        """Return the records of a journal; None if the store has none. The arguments are as above."""
+        """Return the records of a journal; None if the store has none. Arguments as of :meth:`recorded`."""
         # `may_have` is exact only after the store has read the records from the marker on.
         await self.store.rebuild(journal, marker, pending)
         if not self.store.may_have(journal, marker, pending):
@@ -266,7 +276,7 @@ class Journals:
     async def _inherit(
         self, journal: JournalKey, from_seq: int | None, origins: Sequence[Origin]
     ) -> list[Record]:
-        """Copy the records of one of its origins into an empty journal, and return them.
+        """Copy the records of the first origin that has some into an empty journal, and return them.
 
         The copy is one append if the store allows that. Later records of the origin do not matter here: once
         the journal has a record, the origin is never read again.
@@ -291,12 +301,12 @@ class Journals:
         return []
 
     async def keeps_records(self, journal: JournalKey) -> bool:
-        """Return True if the store has records of the key, of any attempt."""
+        """Return True if the store has any record in a journal."""
         await self.store.rebuild(journal, None, True)
         return bool(await self.store.scan(journal))
 
     def note_unreplayed_runs(self, journal: JournalKey, runs: RecordedRuns) -> None:
-        """Note which recorded runs of a key are still to be replayed. For any thread.
+        """Note the recorded runs of a key that are still to be replayed, if any. For any thread.
 
         Skipped runs stay in memory: their inputs may come when the key has no actor.
         """
@@ -386,7 +396,7 @@ class JournalIdentity:
             raise other_store(store_id, store.store_id)
 
     def write(self, store: ActionStateStore) -> bool:
-        """Name an open store in state; return False if it has nothing to lose. For Flink's task thread."""
+        """Name an open store in state; return False if it has no records. For Flink's task thread."""
         position = store.position()
         if not position:
             return False
@@ -397,7 +407,7 @@ class JournalIdentity:
 
 
 def other_store(expected: str, present: str) -> StoreMismatchError:
-    """Return the error about a store without the journals that state belongs to.
+    """Return the error about a store that is not the one with the journals of the state.
 
     Args:
         expected: Id of the store, from state.

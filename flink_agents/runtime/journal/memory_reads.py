@@ -29,7 +29,10 @@ Read = tuple[str, "bytes | None | dict[str, bytes]"]
 
 
 class ReadLog:
-    """The reads of a run, in order. Any thread of the run adds to it; the event loop reads it."""
+    """Logs which nodes of memory a run reads, each once, in order.
+
+    Any thread of the run adds to it; the event loop reads it.
+    """
 
     __slots__ = ("_branches", "_nodes", "reads")
 
@@ -39,24 +42,24 @@ class ReadLog:
         self._branches: set[str] = set()
 
     def node(self, path: str, data: bytes | None) -> None:
-        """Note that a node was read."""
+        """Log the read of a node: its bytes, or None if it did not exist."""
         if path not in self._nodes:
             self._nodes.add(path)
             self.reads.append((path, data))
 
     def branch(self, path: str, nodes: dict[str, bytes]) -> None:
-        """Note that all nodes below a path were read."""
+        """Log the read of all nodes below a path, by path."""
         if path not in self._branches:
             self._branches.add(path)
             self._nodes.update(nodes)
             self.reads.append((path, nodes))
 
-    def know(self, reads: Iterable[Read]) -> None:
-        """Do not log these reads again: they were recorded before."""
-        for path, what in reads:
-            if isinstance(what, dict):
+    def skip_recorded(self, reads: Iterable[Read]) -> None:
+        """Do not log these reads again: an earlier attempt has recorded them."""
+        for path, content in reads:
+            if isinstance(content, dict):
                 self._branches.add(path)
-                self._nodes.update(what)
+                self._nodes.update(content)
             else:
                 self._nodes.add(path)
 
@@ -64,22 +67,22 @@ class ReadLog:
 def overlaid(cached: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str, bytes | None]:
     """Return memory as it was when it was read. Nodes that were not read are as in ``cached``."""
     nodes = dict(cached)
-    for path, what in reads:
-        if isinstance(what, dict):
+    for path, content in reads:
+        if isinstance(content, dict):
             prefix = path + "." if path else ""
             for node_path in [nested_path for nested_path in nodes if nested_path.startswith(prefix)]:
                 del nodes[node_path]
-            nodes.update(what)
+            nodes.update(content)
         else:
-            nodes[path] = what
+            nodes[path] = content
     return nodes
 
 
 def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, limit: int) -> Iterator[Record]:
-    """Yield the records of reads.
+    """Yield records with reads of memory; if these are large, each has a part of their bytes.
 
     Args:
-        codec: Encodes them.
+        codec: Encodes the reads.
         seq: Sequence number of the run.
         reads: The reads.
         first: The number of reads that were recorded before.
@@ -102,15 +105,15 @@ def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
             parts = part if begins else parts + part
             if ends:
                 decoded_reads: list[Any] = codec.decode(parts)
-                reads += [(path, what) for path, what in decoded_reads]
+                reads += [(path, content) for path, content in decoded_reads]
     return reads
 
 
 class TracedTree(MemoryTree):
-    """A memory that logs reads of nodes that the run has not written.
+    """A memory that logs the reads of nodes that the run has not written.
 
     Attributes:
-        log: The reads.
+        log: The reads so far.
     """
 
     __slots__ = ("_replays", "log")
@@ -129,9 +132,9 @@ class TracedTree(MemoryTree):
         self._replays = False
 
     def replay(self, reads: list[Read]) -> None:
-        """Start with the memory that an earlier attempt of the run read. State may differ by now."""
+        """Show the memory that an earlier attempt of the run read. State may differ by now."""
         self.cached = overlaid(self.cached, reads)
-        self.log.know(reads)
+        self.log.skip_recorded(reads)
         self._replays = True
 
     def raw(self, path: str) -> bytes | None:
@@ -153,13 +156,13 @@ class TracedTree(MemoryTree):
         return paths
 
     def changes(self) -> dict[str, bytes | None]:
-        """Return the writes; None stands for a removed node."""
+        """Return the writes that count as changes, by path; None stands for a removed node."""
         # The present value of a node does not show if a write changes it, so all writes count.
         return dict(reversed(self._written.items())) if self._replays else super().changes()
 
 
 class OldPartTree(TracedTree):
-    """The memory of a part that has ended. State already has its writes."""
+    """The memory of a part of a run that has ended. State already has the writes of that part."""
 
     __slots__ = ()
 
@@ -194,11 +197,11 @@ class PartTree(MemoryTree):
         self._at = 0
 
     def go_to(self, part: int) -> None:
-        """Show the memory of a part."""
+        """Let reads and writes go to the memory of the part with a number."""
         self._at = part
 
     def enter(self, part: int) -> None:
-        """Show the memory of a part, unless that of a later part is shown."""
+        """Let reads and writes go to the memory of a part, unless they go to that of a later part."""
         self._at = max(self._at, part)
 
     @property
@@ -229,11 +232,13 @@ class PartTree(MemoryTree):
 
     @override
     def changes(self) -> dict[str, bytes | None]:
-        """Return the writes of the last part."""
+        """Return the writes of the last part, which are the changes of the run."""
         return self._parts[-1].changes()
 
     @override
     def fork(self, undo: Undo) -> Self:
-        twin = super().fork(undo)
-        twin._parts = [*self._parts[: self._at], self._part.fork(undo), *self._parts[self._at + 1 :]]
-        return twin
+        forked_tree = super().fork(undo)
+        earlier_parts = self._parts[: self._at]
+        later_parts = self._parts[self._at + 1 :]
+        forked_tree._parts = [*earlier_parts, self._part.fork(undo), *later_parts]
+        return forked_tree

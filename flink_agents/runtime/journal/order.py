@@ -26,7 +26,7 @@ class RecordedRuns:
     Args:
         codec: Reads headers.
         records: Records of all runs from the first that is not committed on, and of those that were skipped.
-        skipped: Numbers of the runs that were skipped.
+        skipped: Sequence numbers of the runs that were skipped, because their inputs did not come in time.
     """
 
     def __init__(self, codec: ValueCodec, records: Iterable[Record], skipped: Iterable[int] = ()) -> None:
@@ -53,7 +53,7 @@ class RecordedRuns:
         return self._awaited[0] if self._awaited else None
 
     def begin_of(self, seq: int) -> int:
-        """Return the first sequence number of the key's generation that a run belongs to."""
+        """Return the first sequence number of the generation of the key in which a run was recorded."""
         header = self._headers.get(seq)
         return 0 if header is None else header.begin
 
@@ -69,20 +69,24 @@ class RecordedRuns:
 
     @property
     def runs(self) -> Iterable[Sequence[Record]]:
-        """The records of each run, with those that were skipped."""
+        """The records of each run, also of skipped ones."""
         return self._records.values()
 
     def is_skipped(self, seq: int) -> bool:
-        """Return True if that run was skipped."""
+        """Return True if the run with a sequence number was skipped, because its input did not come."""
         return seq in self._skipped
 
     @property
     def plans(self) -> Iterable[str]:
-        """The fingerprint of the plan of each run."""
+        """The fingerprint of the plan that each run was recorded with."""
         return (header.plan for header in self._headers.values())
 
     def claim(self, digest: bytes) -> int | None:
-        """Return the first run whose input has that digest and has not come yet. From now on, it has come."""
+        """Match an input with the first recorded run that has its digest and no input yet.
+
+        Returns:
+            The sequence number of the run; None if no run matches.
+        """
         unclaimed = self._unclaimed.get(digest)
         if not unclaimed:
             return None
@@ -114,7 +118,7 @@ class RecordedRuns:
         return self.remove_run(seq)
 
     def give_up(self, seq: int) -> bool:
-        """Drop a skipped run; returns False if its input has come."""
+        """Drop a skipped run and return True; if its input has come, keep it and return False."""
         unclaimed = self._unclaimed_of(seq)
         if seq in unclaimed:
             unclaimed.remove(seq)
@@ -125,19 +129,19 @@ class RecordedRuns:
         return True
 
     def _unclaimed_of(self, seq: int) -> deque[int]:
-        """Return the runs with the digest of a run whose inputs have not come."""
+        """Return the runs without an input whose inputs have the same digest as that of run ``seq``."""
         header = self._headers.get(seq)
         return deque() if header is None else self._unclaimed.get(header.digest, deque())
 
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """The input that runs next.
+    """The choice of the input that runs next.
 
     Attributes:
         number: Its number among the inputs of the key that wait.
         seq: Sequence number of its run.
-        skips: Recorded runs that are skipped for it.
+        skips: Sequence numbers of the recorded runs that are skipped for it: their inputs did not come.
     """
 
     number: int
@@ -155,7 +159,7 @@ class InputOrder:
         first: Number of the first input that waits.
 
     Attributes:
-        recorded: The recorded runs.
+        recorded: The recorded runs that are left.
         looked: Number of the first input that was not examined.
     """
 
@@ -174,11 +178,11 @@ class InputOrder:
 
     @property
     def drained(self) -> bool:
-        """True if inputs run in the order of arrival from here on."""
-        return not self.recorded and self._unknown() is None
+        """True if no recorded run and no examined input is left: inputs run in the order of arrival then."""
+        return not self.recorded and self._oldest_unknown() is None
 
     def examine_input(self, digest: bytes | None) -> None:
-        """Examine the next input.
+        """Match the next input, in the order of arrival, with a recorded run.
 
         Args:
             digest: Its digest; None if it was committed before older inputs, and is gone.
@@ -200,14 +204,14 @@ class InputOrder:
         """Choose the examined input that runs next; None if all have to wait.
 
         Args:
-            next_seq: The next number that was not used.
-            waiting: True if a recorded run may still wait for its input.
+            next_seq: The sequence number of the key's next run without records.
+            waiting: True if a recorded run may still wait for its input; False to skip it.
         """
         # A skipped run whose input has come goes first: it is older than all others.
         if self._late:
             return NextRun(self._came[self._late[0]], self._late[0])
         first = self.recorded.first
-        unknown = self._unknown()
+        unknown = self._oldest_unknown()
         # No recorded run waits, so unknown inputs run in the order of arrival.
         if first is None:
             return None if unknown is None else NextRun(unknown, next_seq)
@@ -220,10 +224,10 @@ class InputOrder:
                 return NextRun(self._came[first], first)
         elif first in self._came:
             return NextRun(self._came[first], first)
-        return None if waiting else self._skipping(next_seq, unknown)
+        return None if waiting else self._choose_by_skipping(next_seq, unknown)
 
     def start_run(self, choice: NextRun) -> list[Record]:
-        """Let an input run; returns the records of its run."""
+        """Remove the chosen input from the order, and return the records of its run; empty if it has none."""
         # Before `remove_run`: a skipped run must not count as awaited any longer.
         self.recorded.skip(choice.skips)
         if self._came.pop(choice.seq, None) is None:
@@ -232,14 +236,14 @@ class InputOrder:
             self._late.popleft()
         return self.recorded.remove_run(choice.seq)
 
-    def _unknown(self) -> int | None:
-        """Return the oldest examined input that belongs to no recorded run."""
+    def _oldest_unknown(self) -> int | None:
+        """Return the number of the oldest examined input without a recorded run; None if there is none."""
         while self._skipped and self._skipped[0][0] <= self._cursor:
             self._cursor = max(self._cursor, self._skipped.popleft()[1])
         return self._cursor if self._cursor < self.looked else None
 
-    def _skipping(self, next_seq: int, unknown: int | None) -> NextRun | None:
-        """Return the next input if that of the next recorded run does not come. Recorded runs go first."""
+    def _choose_by_skipping(self, next_seq: int, unknown: int | None) -> NextRun | None:
+        """Return the choice if the input of the next recorded run does not come. Recorded runs go first."""
         skips = list[int]()
         for seq in self.recorded.awaited:
             if seq in self._came:

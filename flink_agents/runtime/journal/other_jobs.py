@@ -23,18 +23,19 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import (
     ActionStateStore,
+    JournalInfo,
     JournalKey,
     Owner,
     Record,
     RecordKind,
+    StoreStats,
     closed_error,
 )
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import JobIdentifierMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.runtime.journal.forwarding import ForwardingStore
-from flink_agents.runtime.journal.names import is_flink_job_id
+from flink_agents.runtime.journal.identity import is_flink_job_id
 from flink_agents.runtime.journal.records import RunHeader, input_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
@@ -75,13 +76,13 @@ class OtherJobs:
         self._policy = OnJobChange(config.get(AgentOptions.ON_JOB_CHANGE))
 
     def continues(self, job_id: str) -> bool:
-        """Return True if this job continues the journals of a job."""
+        """Return True if this job continues the journals of job ``job_id`` as their owner."""
         if job_id == self._job_id or self._policy is OnJobChange.ADOPT:
             return True
         return self._policy is OnJobChange.FAIL and not self._named and is_flink_job_id(job_id)
 
     def admit(self, head: Head, key_text: str, store_id: str) -> None:
-        """Check that this job may continue a key. If this job is a fork, the head is changed accordingly.
+        """Check that this job may continue a key. If it is a fork, move the key to its own journals.
 
         Args:
             head: The key's head, from state.
@@ -167,6 +168,7 @@ def _of_origin(record: Record, journal_id: str) -> Record:
 
 
 def _is_header(record: Record) -> bool:
+    """Return True for the header of a run, which is its first record."""
     return record.kind is RecordKind.RUN and record.index == 0
 
 
@@ -175,17 +177,113 @@ def identity_of(records: Iterable[Record]) -> str | None:
     return next((record.step for record in records if _is_header(record) and record.step), None)
 
 
+class ForwardingStore(ActionStateStore):
+    """Forwards each call to another store; plans go through :meth:`append` and :meth:`read`.
+
+    Args:
+        store: The store that gets the calls.
+    """
+
+    def __init__(self, store: ActionStateStore) -> None:
+        self._own = store
+
+    def _store_of(self, journal: JournalKey) -> ActionStateStore:
+        """Return the store that gets the calls about a journal; here, always the same one."""
+        return self._own
+
+    @property
+    @override
+    def store_id(self) -> str:
+        return self._own.store_id
+
+    @property
+    @override
+    def max_record_bytes(self) -> int:
+        return self._own.max_record_bytes
+
+    @override
+    async def open(self, owner: Owner | None) -> None:
+        await self._own.open(owner)
+
+    @override
+    async def close(self) -> None:
+        await self._own.close()
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        await self._store_of(journal).append(journal, records)
+
+    @override
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        await self._store_of(journal).prune(journal, through_seq)
+
+    @override
+    async def forget(self, journal_id: str) -> None:
+        await self._own.forget(journal_id)
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        return await self._store_of(journal).read(journal, seq)
+
+    @override
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        return await self._store_of(journal).scan(journal, from_seq, to_seq)
+
+    @override
+    async def pruned_through(self, journal: JournalKey) -> int:
+        return await self._store_of(journal).pruned_through(journal)
+
+    @override
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        return self._store_of(journal).may_have(journal, marker, pending)
+
+    @override
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        store = self._own if journal is None else self._store_of(journal)
+        await store.rebuild(journal, marker, pending)
+
+    @override
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        return self._store_of(journal).recovery_marker(journal)
+
+    @override
+    def position(self) -> bytes:
+        return self._own.position()
+
+    @override
+    async def check_position(self, position: bytes) -> None:
+        await self._own.check_position(position)
+
+    @override
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        return await self._own.journals(journal_id, after, limit)
+
+    @override
+    async def stats(self) -> StoreStats:
+        return await self._own.stats()
+
+
 class GroupedStore(ForwardingStore):
-    """Opens one store for each job whose journals the attempt owns, and routes each call to the right one.
+    """Has a store for each job whose journals the attempt owns, and routes each call to the right one.
 
     Args:
         store: The store of the job's own journals, and of everything that belongs to no job; not open yet.
-        make: Creates another store like it.
+        make_store: Creates another store like it.
     """
 
-    def __init__(self, store: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
+    def __init__(self, store: ActionStateStore, make_store: Callable[[], ActionStateStore]) -> None:
         super().__init__(store)
-        self._make = make
+        self._make_store = make_store
         self._owner: Owner | None = None
         self._group: str | None = None
         self._others: dict[str, ActionStateStore] = {}
@@ -205,13 +303,16 @@ class GroupedStore(ForwardingStore):
         # First: a claim in flight closes its store itself.
         self._closed = True
         stores = [*self._others.values(), self._own]
-        ended = await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
-        for error in ended:
+        errors = await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
+        for error in errors:
             if error is not None:
                 raise error
 
     async def claim(self, group: str) -> None:
-        """Become the owner of the journals of a former job, unless this attempt is already.
+        """Become the owner of the journals of a former job, unless this attempt owns them.
+
+        Args:
+            group: The name of the journals of an agent in that job.
 
         Raises:
             JobIdentifierInUseError: That job is running, or another successor of it.
@@ -221,13 +322,14 @@ class GroupedStore(ForwardingStore):
         # One at a time, or two keys of that job would make two owners, of which one fences the other.
         async with self._claiming:
             if group not in self._others:
-                self._others[group] = await self._opened(group)
+                self._others[group] = await self._open_owned(group)
 
-    async def _opened(self, group: str) -> ActionStateStore:
+    async def _open_owned(self, group: str) -> ActionStateStore:
+        """Return a new store that is open as the owner of a group of journals."""
         owner = self._owner
         if owner is None or self._closed:
             raise closed_error("the store was opened without an owner, or is closed")
-        store = self._make()
+        store = self._make_store()
         try:
             await store.open(Owner.create(owner.job_id, group, owner.subtask, owner.parallelism))
             # `close` came meanwhile, and does not know this store.
@@ -239,6 +341,7 @@ class GroupedStore(ForwardingStore):
         return store
 
     def _is_foreign(self, journal_id: str) -> bool:
+        """Return True for a journal of another job. Ids that begin with a null byte belong to no job."""
         owner = self._owner
         return owner is not None and journal_id != owner.group and not journal_id.startswith("\x00")
 
@@ -248,7 +351,7 @@ class GroupedStore(ForwardingStore):
         return self._others.get(journal.journal_id, self._own)
 
     async def _owned(self, journal: JournalKey) -> ActionStateStore:
-        """Return the store to write a journal to."""
+        """Return the store to write a journal to, of which this attempt becomes the owner if it is not."""
         await self.claim(journal.journal_id)
         return self._store_of(journal)
 
@@ -274,20 +377,24 @@ class GroupedStore(ForwardingStore):
         """
         store = await self._owned(journal)
         if store is not self._own:
-            await self._see_that_own()
+            await self._check_ownership()
         await store.prune(journal, through_seq)
 
-    async def _see_that_own(self) -> None:
-        """Write a record that the store rejects if a later attempt has started."""
-        former = self._guard
-        if former is not None and not former.done():
+    async def _check_ownership(self) -> None:
+        """Raise if a later attempt has started: the store rejects a record that this attempt writes.
+
+        Concurrent calls share one write, if it begins after each of them.
+        """
+        running_guard = self._guard
+        if running_guard is not None and not running_guard.done():
             # That write may have succeeded before the caller learned of its checkpoint, so it proves nothing.
-            await asyncio.wait([former])
-        if self._guard is None or self._guard is former:
+            await asyncio.wait([running_guard])
+        if self._guard is None or self._guard is running_guard:
             self._guard = asyncio.create_task(self._write_guard())
         await asyncio.shield(self._guard)
 
     async def _write_guard(self) -> None:
+        """Append a record to the journal ``GUARD`` of this attempt's group, and prune it."""
         owner = self._owner
         assert owner is not None
         journal = JournalKey(GUARD, f"{owner.group}\x00{owner.subtask}")

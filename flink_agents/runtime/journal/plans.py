@@ -32,7 +32,7 @@ _SMALL = 1000
 """Results up to this number of bytes are stored in the record itself."""
 
 _FRAME = 8
-"""More bytes than the version, the map and the length before the first key of a reference."""
+"""An upper bound for the bytes of a reference before the text of its first key."""
 
 MOST_SHARED = 1000
 """The most results that are shared.
@@ -42,7 +42,7 @@ Results that always differ belong into the records of runs, which are pruned.
 
 
 class Plans:
-    """The plans in a store.
+    """The plans in a store, by which a recorded run is compared with the present plan.
 
     Args:
         store: The store.
@@ -59,7 +59,7 @@ class Plans:
         self._changes: dict[str, list[str]] = {}
 
     async def remember(self) -> None:
-        """Store the present plan if it is not there."""
+        """Store the present plan, unless the store has it."""
         data = json.dumps(self._parts, sort_keys=True).encode()
         await self._store.remember_plan(self.fingerprint, data)
 
@@ -88,21 +88,21 @@ class Plans:
 
 
 def check_actions(
-    agent: str, action_names: Container[str], first: Container[str], steps: Iterable[str]
+    agent: str, action_names: Container[str], first_actions: Container[str], steps: Iterable[str]
 ) -> None:
     """Check that an agent still has the actions that a run has records of.
 
     Args:
         agent: The name of the agent.
         action_names: The names of its actions.
-        first: The names of the actions that handle the event which the run started with.
+        first_actions: The names of the actions that handle the event which the run started with.
         steps: The paths of the executions with records.
 
     Raises:
         PlanChangedError: It lacks some, or they handle other events.
     """
-    ways = [[part.partition("[")[0] for part in step.split("/")] for step in steps]
-    lost = sorted({name for way in ways for name in way if name not in action_names})
+    paths = [[part.partition("[")[0] for part in step.split("/")] for step in steps]
+    lost = sorted({name for path in paths for name in path if name not in action_names})
     if lost:
         raise PlanChangedError(
             f"agent {agent!r} has an unfinished run with records of actions that it lacks: {', '.join(lost)}",
@@ -110,7 +110,7 @@ def check_actions(
             found="an agent without them: they were renamed or removed",
             fix=give_back("the actions their former names back"),
         )
-    moved = sorted({way[0] for way in ways if way[0] not in first})
+    moved = sorted({path[0] for path in paths if path[0] not in first_actions})
     if moved:
         raise PlanChangedError(
             f"agent {agent!r} has an unfinished run with records of actions that take other events now: "
@@ -122,7 +122,11 @@ def check_actions(
 
 
 def give_back(what: str) -> str:
-    """Return advice for a run that the present code cannot continue."""
+    """Return the fix for a run that the present code cannot continue.
+
+    Args:
+        what: What the code has to get back, such as ``the actions their former names back``.
+    """
     return (
         f"give {what}, or finish these runs with the former code; with on_error = 'dead-letter' on the "
         "agent, such a run ends as a dead letter and the job continues"
@@ -134,21 +138,26 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     differences: list[str] = []
     for kind in ("actions", "events", "resources"):
         old_parts = old.get(kind, {})
-        after = new.get(kind, {})
-        differences += [f"{kind[:-1]} {name} is gone" for name in sorted(old_parts.keys() - after.keys())]
-        differences += [f"{kind[:-1]} {name} is new" for name in sorted(after.keys() - old_parts.keys())]
-        for name in sorted(old_parts.keys() & after.keys()):
-            if old_parts[name] != after[name]:
-                differences.append(f"{kind[:-1]} {name} changed{_fields(old_parts[name], after[name])}")
+        new_parts = new.get(kind, {})
+        differences += [f"{kind[:-1]} {name} is gone" for name in sorted(old_parts.keys() - new_parts.keys())]
+        differences += [f"{kind[:-1]} {name} is new" for name in sorted(new_parts.keys() - old_parts.keys())]
+        for name in sorted(old_parts.keys() & new_parts.keys()):
+            if old_parts[name] != new_parts[name]:
+                differences.append(
+                    f"{kind[:-1]} {name} changed{_changed_fields(old_parts[name], new_parts[name])}"
+                )
     other_names = sorted((old.keys() | new.keys()) - {"actions", "events", "resources"})
     differences += [f"{name} changed" for name in other_names if old.get(name) != new.get(name)]
     return differences
 
 
-def _fields(old_part: Any, after: Any) -> str:
-    if not isinstance(old_part, dict) or not isinstance(after, dict):
+def _changed_fields(old_part: Any, new_part: Any) -> str:
+    """Return the names of the fields that differ, in parentheses; empty if the parts have no fields."""
+    if not isinstance(old_part, dict) or not isinstance(new_part, dict):
         return ""
-    names = sorted(name for name in old_part.keys() | after.keys() if old_part.get(name) != after.get(name))
+    names = sorted(
+        name for name in old_part.keys() | new_part.keys() if old_part.get(name) != new_part.get(name)
+    )
     return f" ({', '.join(names)})"
 
 
@@ -156,7 +165,7 @@ def _fields(old_part: Any, after: Any) -> str:
 
 
 class SharedValues:
-    """The shared results of one store.
+    """Large results of calls that the records of several runs share, in one store.
 
     Args:
         store: The store.
@@ -166,16 +175,16 @@ class SharedValues:
     def __init__(self, store: ActionStateStore, codec: ValueCodec) -> None:
         self._store = store
         self._codec = codec
-        self._known: dict[str, bytes] = {}
+        self._compressed: dict[str, bytes] = {}
 
     def open(self, plans: Mapping[str, bytes]) -> None:
-        """Load the shared results from the plans of a store."""
-        self._known = {
+        """Load the shared results, which the store has among its plans."""
+        self._compressed = {
             name.removeprefix(_PREFIX): data for name, data in plans.items() if name.startswith(_PREFIX)
         }
 
     async def packed(self, data: bytes) -> bytes:
-        """Return a reference to an encoded result once the store has it; else ``data`` itself."""
+        """Store a large encoded result if it is new, and return a reference to it; else return ``data``."""
         if len(data) <= _SMALL:
             return data
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -192,11 +201,11 @@ class SharedValues:
         # A result may have classes that only its declared type gives, so only references are decoded.
         if len(data) > _SMALL or _DIGEST.encode() not in data[: len(_DIGEST) + _FRAME]:
             return data
-        held: Any = self._codec.decode(data)
-        if not isinstance(held, dict) or _DIGEST not in held:
+        reference: Any = self._codec.decode(data)
+        if not isinstance(reference, dict) or _DIGEST not in reference:
             return data
-        digest = str(cast("dict[str, Any]", held)[_DIGEST])
-        compressed = self._known.get(digest)
+        digest = str(cast("dict[str, Any]", reference)[_DIGEST])
+        compressed = self._compressed.get(digest)
         if compressed is None:
             raise RecordsPrunedError(
                 "a record names a result that it shares with other runs, and the store does not have it",
@@ -207,16 +216,16 @@ class SharedValues:
         return zlib.decompress(compressed)
 
     async def _store_result(self, digest: str, data: bytes) -> bool:
-        """Store a result; returns False if that is impossible, so that the record has to contain it."""
-        if digest in self._known:
+        """Store a result, or return False if that is impossible, so that the record has to contain it."""
+        if digest in self._compressed:
             return True
-        if len(self._known) >= MOST_SHARED:
+        if len(self._compressed) >= MOST_SHARED:
             return False
-        small = zlib.compress(data)
+        compressed = zlib.compress(data)
         try:
-            await self._store.remember_plan(_PREFIX + digest, small)
+            await self._store.remember_plan(_PREFIX + digest, compressed)
         except StoreError:
             # The record is stored next. If the store is gone, that append ends the attempt.
             return False
-        self._known[digest] = small
+        self._compressed[digest] = compressed
         return True

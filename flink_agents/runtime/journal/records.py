@@ -18,7 +18,7 @@ from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.serde.codec import FIX_VERSION, ValueCodec
 
 LAYOUT = 1
-"""The layout of all records. A record of another one is rejected."""
+"""The number of the layout that all records have. A record with another number is rejected."""
 
 FRAME = 64
 """An upper bound for the bytes that a store uses for a record besides its data and its step."""
@@ -30,17 +30,23 @@ END_OF_PART = 2**62
 """The index of the record which says that a part of the run ends after the records before it."""
 
 SIGNAL = "signal"
+"""The end of a durable wait by a signal."""
 TIMEOUT = "timeout"
+"""The end of a durable wait by its own time."""
 END = "end of input"
+"""The end of a durable wait with the job's input."""
 DEADLINE = "deadline"
-"""The ends of a durable wait: by a signal, by its own time, with the input, or by the deadline of its run."""
+"""The end of a durable wait by the deadline of its run."""
 
 FAILED = "failed"
 """The end of an attempt of an action of a sub-agent that raised. Its error is the value of the record."""
 
 
 def input_digest(packed: bytes) -> bytes:
-    """Return the digest of an input: of its value, or of its bytes if it is nested too deeply."""
+    """Return the digest of an input, from its ``codec`` bytes: equal for equal values.
+
+    If the value is nested too deeply, it is the digest of the bytes.
+    """
     try:
         return digest_of_bytes(packed)
     except UnserializableValueError:
@@ -93,11 +99,11 @@ class CallIdentity(NamedTuple):
     fields: dict[str, list[str]] | None = None
 
     def same(self, other_call: CallIdentity) -> bool:
-        """Return True if ``other_call`` is the same call."""
+        """Return True if both are calls of one function with equal arguments."""
         return self.function == other_call.function and self.arguments == other_call.arguments
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """Return the bytes of the record that the call is about to be made."""
+        """Return the bytes of the record which says that the call is about to be made (its intent)."""
         return codec.encode_record([LAYOUT, *self])
 
     @classmethod
@@ -107,13 +113,13 @@ class CallIdentity(NamedTuple):
 
 
 class CallRecord(NamedTuple):
-    """The outcome of a call.
+    """The outcome of a durable call: its value or its error.
 
     Attributes:
-        call: The identity of the call.
-        value: Encoded value that it returned; None if it raised.
+        call: Function and arguments of the call.
+        value: The encoded value that the function returned; None if it raised.
         error: Description of its exception, by ``exceptions.describe``; None if it returned.
-        attempts: The number of attempts.
+        attempts: The number of attempts, the last one included.
         ended_at: Wall-clock time at its end, in milliseconds.
         order: The number of outcomes of the execution before it.
         elapsed: Microseconds from the start of the execution to the end of the call, by the execution's
@@ -143,7 +149,7 @@ class CallRecord(NamedTuple):
 
 
 class WaitRecord(NamedTuple):
-    """The end of a wait of an action that is not a call.
+    """The end of a wait of an action that is not a durable call, such as for a timer or a signal.
 
     Attributes:
         what: The object of the wait, for people: ``a timer``, ``a limit``, ``a client``.
@@ -153,10 +159,10 @@ class WaitRecord(NamedTuple):
             clock.
         end: The end of a durable wait: ``signal``, ``timeout``, ``end of input`` or ``deadline``; ``failed``
             for an attempt in a sub-agent that raised; None for others.
-        identity: The identity of the signal.
-        value: The value of the signal, or the error of the attempt, encoded.
-        name: The name of the signal.
-        wait: The wait that the signal names, or None.
+        identity: The identity of the signal that ended the wait; None for other ends.
+        value: The value of the signal, or the error of the attempt, encoded; None for other ends.
+        name: The name of the signal; None for other ends.
+        wait: The id of the wait that the signal names; None if it names none.
     """
 
     what: str
@@ -184,9 +190,10 @@ class ActionRecord(NamedTuple):
 
     Attributes:
         short_term: Encoded nodes of short-term memory that it wrote, by path; None for a removed one.
-        sensory: The same of sensory memory.
-        events: Type and fields of each event, and the shape of its class; of an output event, its value.
-        side: Pairs of tag and value.
+        sensory: Encoded nodes of sensory memory that it wrote, in the same form.
+        events: Type and fields of each event that it sent, and the shape of its class; of an output event,
+            the value.
+        side: The side outputs that it sent: pairs of tag and value.
         calls: The number of durable calls that it made.
     """
 
@@ -211,7 +218,7 @@ class ActionRecord(NamedTuple):
 
 
 def fields_of(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
-    """Return the fields of a record.
+    """Return the fields of a record, after checking its layout.
 
     Args:
         codec: Decodes them.
@@ -252,6 +259,7 @@ def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
 
 
 def _split(records: list[Record], limit: int) -> Iterator[list[Record]]:
+    """Yield records in order, in lists of at most ``limit`` bytes, or of one record."""
     portion = list[Record]()
     size = 0
     for record in records:
@@ -265,4 +273,5 @@ def _split(records: list[Record], limit: int) -> Iterator[list[Record]]:
 
 
 def _size(record: Record) -> int:
+    """Return an upper bound for the bytes that a store uses for a record."""
     return len(record.data) + len(record.step) + FRAME

@@ -39,12 +39,12 @@ class RunJournal:
 
     Args:
         store: Stores records; None if there is no store.
-        codec: Encodes them.
+        codec: Encodes records.
         journal: The journal of the run's key; None if there is no store.
         seq: Sequence number of the run.
         header: Creates the run's header; called before its first record.
         records: The run's records in the store, of earlier attempts, in the order of their append.
-        log: The reads of memory of the run; None if they are not recorded.
+        log: The run's reads of memory, which go to the store with its records; None if they do not.
         suspension: The form in which state stored the run; None if it was not suspended.
         part_seq: Sequence number of the part of the run, under which the store gets its records. Default:
             that of the run.
@@ -138,20 +138,20 @@ class RunJournal:
         return [place for place, record in enumerate(self.records) if record in self._unstored]
 
     def step(self, step: str) -> StepRecords:
-        """Return the records of one execution of an action."""
+        """Return the records of the execution with path ``step``; empty ones if there are none."""
         records = self._steps.get(step)
         if records is None:
             records = self._steps[step] = StepRecords()
         return records
 
     def mark_end(self) -> None:
-        """Store the position after the records of the run, which has ended."""
+        """Note the position in the store after the records of the run, which has ended."""
         self.end = self._store.recovery_marker(self._journal)
 
     # -- records that the store gets with the next one --------------------------------
 
     def drop_end(self, step: str) -> None:
-        """Drop the records of an end of an execution that has not ended."""
+        """Drop the record of the end of an execution from memory: the execution has not ended after all."""
         self.records = [
             record for record in self.records if record.kind is not RecordKind.ACTION or record.step != step
         ]
@@ -163,7 +163,7 @@ class RunJournal:
             self._unstored.update(dict.fromkeys(records))
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
-        """Add the outcomes of waits to the records in memory."""
+        """Add the outcomes of waits to the records in memory, without an append."""
         self.add_records(self._outcomes(step, outcomes))
 
     def keep_reads(self) -> None:
@@ -175,7 +175,7 @@ class RunJournal:
     # -- appends ----------------------------------------------------------------------
 
     async def bind(self) -> None:
-        """Record which input the run belongs to; returns when that is durable.
+        """Store the header of the run, which names its input; return when that is durable.
 
         Concurrent calls share one append.
         """
@@ -198,19 +198,26 @@ class RunJournal:
     async def add_intent(
         self, step: str, number: Number, identity: CallIdentity, outcomes: Mapping[Number, Outcome]
     ) -> None:
-        """Record that a call is about to be made; returns when that is durable."""
+        """Record that a call is about to be made; return when that is durable.
+
+        Args:
+            step: The path of the execution.
+            number: The number of the call.
+            identity: Function and arguments of the call.
+            outcomes: Outcomes that the execution has seen and that are to be recorded first.
+        """
         data = identity.pack(self._codec)
         intent = Record(RecordKind.INTENT, self._seq, step_name(step, number.task), number.nth, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
     def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
-        """Record at least one outcome of a call or wait; returns when it is durable."""
+        """Return a coroutine that records at least one outcome; it ends when that is durable."""
         return self._append(self._outcomes(step, outcomes))
 
     def add_action(
         self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
     ) -> Coroutine[Any, Any, None]:
-        """Record the end of an execution; returns when that is durable."""
+        """Return a coroutine that records the end of an execution; it ends when that is durable."""
         records = self._outcomes(step, outcomes) if outcomes else []
         records.append(self.end_of(step, record))
         # No later record can depend on a call that it did not make, so the next one may take its end along.
@@ -220,7 +227,7 @@ class RunJournal:
         return self._append(records)
 
     async def void(self, step: str) -> None:
-        """Make the records of an execution void."""
+        """Make all records of an execution void, to execute it again; return when that is durable."""
         self._steps[step] = StepRecords()
         # Equal records count once in state, so each has its own index.
         times = sum(record.kind is RecordKind.RERUN and record.step == step for record in self.records)
@@ -230,7 +237,7 @@ class RunJournal:
         """Store the records that the store lacks, and a last one that marks the end of the part.
 
         Args:
-            counts: True if the part did anything.
+            counts: True if the part did anything, so that it needs the last record.
         """
         if self._has_store and (self._unstored or (counts and not self._has_ended)):
             self._has_ended = True
@@ -245,6 +252,7 @@ class RunJournal:
         return Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
+        """Return the records of outcomes of an execution, in the order of their delivery."""
         ordered_outcomes = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
         records: list[Record] = []
         for (kind, task, nth), outcome in ordered_outcomes:
@@ -253,6 +261,7 @@ class RunJournal:
         return records
 
     def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
+        """Return a coroutine that appends records; it ends when they are durable."""
         if self.has_waits:
             return self._append_all(records, records)
         # At once: if the append is cancelled, the store may have them, and then state has to have them, too.
@@ -302,6 +311,7 @@ class RunJournal:
             self._unstored.pop(record, None)
 
     def _new_reads(self, log: ReadLog) -> list[Record]:
+        """Return the records of the reads of memory that are not stored yet."""
         reads = log.reads[self._logged :]
         if not reads:
             return []

@@ -23,12 +23,12 @@ OBSERVER_ERRORS = "observer_errors"
 
 
 class Observers:
-    """All observers of a subtask as one.
+    """All observers of a subtask as one: each method of ``RunObserver`` is a function here that calls all.
 
     Args:
         own_observer: The runtime's observer, which may raise.
         other_observers: Third-party observers, whose errors are logged and counted.
-        failed: Counts an error of a third-party observer. Thread-safe.
+        failed: Called for each error of a third-party observer, to count it. Thread-safe.
         agent: Name of the agent whose runs are observed.
 
     Attributes:
@@ -65,25 +65,65 @@ class Observers:
     ) -> None:
         self.agent = agent
         self.others = tuple(other_observers)
+        self._own_observer = own_observer
+        self._failed = failed
+        self._dispatch_actions()
+        self._dispatch_calls()
+        self._dispatch_notes()
 
-        def dispatch(name: str, among: Sequence[RunObserver] = other_observers) -> Callable[..., None] | None:
-            methods = [getattr(own_observer, name)] if _overrides(own_observer, name) else []
-            methods += [_harmless(observer, name, failed) for observer in among if _overrides(observer, name)]
-            return methods[0] if len(methods) == 1 else _notify_all(methods) if methods else None
+    def _dispatch(
+        self, name: str, third_party: Sequence[RunObserver] | None = None
+    ) -> Callable[..., None] | None:
+        """Return a function that calls a method of all observers; None if no observer overrides it.
 
-        self.phase_changed = dispatch("phase_changed")
-        self.action_ended = dispatch("action_ended") or _ignore
-        self.action_failed = dispatch("action_failed") or _ignore
-        self.action_retried = dispatch("action_retried") or _ignore
-        self.action_replayed = dispatch("action_replayed") or _ignore
-        self.action_mismatched = dispatch("action_mismatched") or _ignore
-        self.events_sent = dispatch("events_sent")
-        self.event_given_up = dispatch("event_given_up") or _ignore
-        without_waits = [
-            observer for observer in other_observers if not getattr(observer, "reads_waits", False)
+        Args:
+            name: The method.
+            third_party: The third-party observers that count; None for all.
+        """
+        own_observer = self._own_observer
+        methods = [getattr(own_observer, name)] if _overrides(own_observer, name) else []
+        methods += [
+            _harmless(observer, name, self._failed)
+            for observer in (self.others if third_party is None else third_party)
+            if _overrides(observer, name)
         ]
-        self.phase_changed_unnoted = dispatch("phase_changed", without_waits)
-        reader: Any = next((observer for observer in other_observers if observer not in without_waits), None)
+        return methods[0] if len(methods) == 1 else _notify_all(methods) if methods else None
+
+    def _dispatch_actions(self) -> None:
+        """Set the functions for runs, actions, events and memory."""
+        self.phase_changed = self._dispatch("phase_changed")
+        self.action_ended = self._dispatch("action_ended") or _ignore
+        self.action_failed = self._dispatch("action_failed") or _ignore
+        self.action_retried = self._dispatch("action_retried") or _ignore
+        self.action_replayed = self._dispatch("action_replayed") or _ignore
+        self.action_mismatched = self._dispatch("action_mismatched") or _ignore
+        self.events_sent = self._dispatch("events_sent")
+        self.event_given_up = self._dispatch("event_given_up") or _ignore
+        self.request_answered = self._dispatch("request_answered")
+        self.memory_written = self._dispatch("memory_written")
+        self.committed = self._dispatch("committed") or _ignore
+        self.closed = self._dispatch("closed") or _ignore
+
+    def _dispatch_calls(self) -> None:
+        """Set the functions for durable calls, and for calls of agents."""
+        self.call_begun = self._dispatch("call_begun") or _ignore
+        self.call_attempt_failed = self._dispatch("call_attempt_failed") or _ignore
+        self.call_retried = self._dispatch("call_retried") or _ignore
+        self.call_recorded = self._dispatch("call_recorded") or _ignore
+        self.call_content = self._dispatch("call_content")
+        with_requests = [observer for observer in self.others if getattr(observer, "reads_requests", True)]
+        self.call_request = self._dispatch("call_content", with_requests)
+        self.call_failed = self._dispatch("call_failed") or _ignore
+        self.call_replayed = self._dispatch("call_replayed") or _ignore
+        self.agent_called = self._dispatch("agent_called")
+        self.agent_answered = self._dispatch("agent_answered")
+        self.recorded = self._dispatch("recorded")
+
+    def _dispatch_notes(self) -> None:
+        """Set the functions of the observer that reads notes, and those for runs with notes."""
+        without_waits = [observer for observer in self.others if not getattr(observer, "reads_waits", False)]
+        self.phase_changed_unnoted = self._dispatch("phase_changed", without_waits)
+        reader: Any = next((observer for observer in self.others if observer not in without_waits), None)
         self.begin_notes: Callable[[Any], Segment | None] | None = None if reader is None else reader.begin
         self.end_notes: Callable[[Any], None] = _ignore if reader is None else reader.end
         self.approval_ended: Callable[[Any, str, str, ApprovalOutcome], None] | None = (
@@ -92,39 +132,24 @@ class Observers:
         self.input_blocked: Callable[[str, str, int], None] | None = (
             None if reader is None else reader.blocked
         )
-        without_notes = [
-            observer for observer in other_observers if not getattr(observer, "reads_notes", False)
-        ]
-        self.action_ended_unnoted = dispatch("action_ended", without_notes) or _ignore
-        self.events_sent_unnoted = dispatch("events_sent", without_notes)
-        self.memory_written_unnoted = dispatch("memory_written", without_notes)
-        self.call_begun = dispatch("call_begun") or _ignore
-        self.call_attempt_failed = dispatch("call_attempt_failed") or _ignore
-        self.call_retried = dispatch("call_retried") or _ignore
-        self.call_recorded = dispatch("call_recorded") or _ignore
-        self.call_content = dispatch("call_content")
-        wanting = [observer for observer in other_observers if getattr(observer, "reads_requests", True)]
-        self.call_request = dispatch("call_content", wanting)
-        self.call_failed = dispatch("call_failed") or _ignore
-        self.call_replayed = dispatch("call_replayed") or _ignore
-        self.agent_called = dispatch("agent_called")
-        self.agent_answered = dispatch("agent_answered")
-        self.request_answered = dispatch("request_answered")
-        self.recorded = dispatch("recorded")
-        self.memory_written = dispatch("memory_written")
-        self.committed = dispatch("committed") or _ignore
-        self.closed = dispatch("closed") or _ignore
+        without_notes = [observer for observer in self.others if not getattr(observer, "reads_notes", False)]
+        self.action_ended_unnoted = self._dispatch("action_ended", without_notes) or _ignore
+        self.events_sent_unnoted = self._dispatch("events_sent", without_notes)
+        self.memory_written_unnoted = self._dispatch("memory_written", without_notes)
 
 
 def _overrides(observer: RunObserver, name: str) -> bool:
+    """Return True if an observer's class does something in the method ``name``."""
     return getattr(type(observer), name) is not getattr(RunObserver, name)
 
 
 def _ignore(*arguments: Any) -> None:
-    """Do nothing."""
+    """Do nothing, in place of a method that no observer overrides."""
 
 
 def _notify_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    """Return a function that calls all methods, in order."""
+
     def notify(*arguments: Any) -> None:
         for method in methods:
             method(*arguments)
@@ -133,6 +158,7 @@ def _notify_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 def _harmless(observer: RunObserver, name: str, failed: Callable[[], None]) -> Callable[..., None]:
+    """Return a function that calls a method of an observer, and logs and counts what it raises."""
     method = getattr(observer, name)
     # The trace binds the sub-agent that an action calls.
     contained_method = method if getattr(observer, "binds_context", False) else contained(method)
@@ -162,8 +188,8 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
     """Create the observers of a subtask; one that cannot be created is logged, counted and left out.
 
     Args:
-        sources: Instances, and classes or functions that create one.
-        metrics: Counts errors.
+        sources: Observers, and classes or functions that create one.
+        metrics: Counts the observers that cannot be created.
     """
     if sources:
         metrics.group.get_counter(OBSERVER_ERRORS)

@@ -23,7 +23,7 @@ from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL
 
 WINDOW = 1000
-"""Number of values that a histogram holds."""
+"""The number of latest values from which a histogram computes quantiles."""
 
 MOST_REASONS = 50
 """The number of dead letter reasons that have their own metric; all others share one."""
@@ -33,27 +33,29 @@ OTHER_REASONS = "Others@"
 TIMER = "timer"
 SIGNAL = "signal"
 APPROVAL = "approval"
+"""The kinds of durable waits that the gauges ``waits_...`` count."""
 
 clock = time.monotonic
+"""Returns the time in seconds by which the runtime measures durations."""
 
 M = TypeVar("M")
 
 _log = bounded_logger("flink_agents.metrics")
 
 
-def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool:
-    """True if a metric accepts ``value``; else it is ignored, which is logged once per metric.
+def is_number(value: object, metric: Counter | Meter | Gauge | Histogram) -> bool:
+    """Return True if ``value`` is an int or a finite float; log another one, once per metric.
 
     Args:
         value: The value that an action, or its library, passes to a metric.
-        where: The metric.
+        metric: The metric that gets the value.
     """
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return True
-    if not getattr(where, "has_warned", False):
-        where.has_warned = True  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+    if not getattr(metric, "has_warned", False):
+        metric.has_warned = True  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
         text = f"{type(value).__qualname__} {value!r}"[:200]
-        _log.warning("a %s ignores a value that is not a number: %s", type(where).__name__, text)
+        _log.warning("a %s ignores a value that is not a number: %s", type(metric).__name__, text)
     return False
 
 
@@ -85,7 +87,7 @@ class LocalCounter(Counter):
 
 
 class LocalMeter(Meter):
-    """A meter in this process."""
+    """A meter in this process, which keeps the total of marked events."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -103,7 +105,7 @@ class LocalMeter(Meter):
 
 
 class LocalGauge(Gauge):
-    """A gauge in this process."""
+    """A gauge in this process, which keeps the last value."""
 
     def __init__(self) -> None:
         self._value: int | float = 0
@@ -143,7 +145,7 @@ class LocalHistogram(Histogram):
 
     @override
     def quantile(self, q: float) -> float:
-        """Return a quantile by the nearest-rank method."""
+        """Return the value at a share ``q`` (0 to 1) of the sorted latest values; 0.0 if there are none."""
         with self._lock:
             values = sorted(self._window)
         if not values:
@@ -155,7 +157,7 @@ class LocalMetricGroup(MetricGroup):
     """A thread-safe group of metrics in this process.
 
     Args:
-        name: Its name in the parent group.
+        name: The name of the group in its parent.
         before_read: Called before all values are read, to update them; or None.
 
     Attributes:
@@ -189,7 +191,7 @@ class LocalMetricGroup(MetricGroup):
         return self._metric(name, LocalHistogram)
 
     def values(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Dotted names and values of all metrics: counts, or the value of a gauge."""
+        """Yield dotted name and value of each metric here and below: its count, or the value of a gauge."""
         if self.before_read is not None:
             self.before_read()
         for name, metric in list(self.metrics.items()):
@@ -198,6 +200,11 @@ class LocalMetricGroup(MetricGroup):
             yield from group.values(f"{prefix}{name}.")
 
     def _metric(self, name: str, kind: type[M]) -> M:
+        """Return the metric with a name, created at its first use.
+
+        Raises:
+            ValueError: A metric of another kind has the name.
+        """
         create: Any = kind
         metric: Any = self.metrics.get(name) or self.metrics.setdefault(name, create())
         if not isinstance(metric, kind):
@@ -212,30 +219,36 @@ class RunMetrics(RunObserver):
         actions: Names of the agent's actions.
 
     Attributes:
-        group: The group with all of them.
-        events: Committed runs. Only for Flink's thread.
+        group: The group with all metrics.
+        events: The number of committed runs. Only for Flink's thread.
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
-        open_waits: The suspended runs. Only for Flink's thread.
+        open_waits: Counts suspended runs by the kinds of their waits. Only for Flink's thread.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
-        self.group = LocalMetricGroup("runtime", self._read)
+        self.group = LocalMetricGroup("runtime", self._update_group)
         self.events = 0
         self.backpressure = 0.0
         self._commit_delay = self.group.get_histogram("commit_delay_us")
         self.open_waits = OpenWaitGauge()
-        self._latencies = {name: self._action(name).get_histogram("latency_us") for name in actions}
+        self._latencies = {name: self._action_group(name).get_histogram("latency_us") for name in actions}
         self._gauges: list[tuple[str, Callable[[], Mapping[str, int]]]] = []
         self._counters: dict[tuple[str, str | None], list[LocalCounter]] = {}
-        self._read()
+        self._update_group()
 
     def count(self, name: str, action: str | None = None, number: int = 1) -> None:
-        """Count ``number`` events of a kind, in total and for an action. Thread-safe."""
+        """Add to a counter of events, in total and for an action. Thread-safe.
+
+        Args:
+            name: Name of the counter; those of actions begin with ``action_``.
+            action: Name of the action; None to count in total only.
+            number: The number of events.
+        """
         counters = self._counters.get((name, action))
         if counters is None:
             counters = self._counters[name, action] = [self.group.get_counter(name)]
             if action is not None:
-                counters.append(self._action(action).get_counter(name.removeprefix("action_")))
+                counters.append(self._action_group(action).get_counter(name.removeprefix("action_")))
         for counter in counters:
             # What ``inc`` does, without a call: many events of a run are counted.
             with counter.lock:
@@ -263,7 +276,7 @@ class RunMetrics(RunObserver):
             self.count("action_timeouts", action)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
-        """Count a further attempt."""
+        """Count a further attempt of an action."""
         self.count("action_retries", action)
 
     def action_replayed(self, run: ObservedRun, action: str, calls: Any, letter: Any) -> None:
@@ -287,7 +300,7 @@ class RunMetrics(RunObserver):
         letters.get_counter(reason).inc()
 
     def call_begun(self, run: ObservedRun, action: str, function: str, number: Any, again: bool) -> None:
-        """Count a call that a replay makes again."""
+        """Count a call if a replay makes it again: it was begun before and has no recorded outcome."""
         if again:
             self.count("action_calls_reexecuted", action)
 
@@ -296,7 +309,7 @@ class RunMetrics(RunObserver):
         self.count("action_call_retries", action)
 
     def call_recorded(self, run: ObservedRun, action: str, function: str, number: Any) -> None:
-        """Count a recorded result."""
+        """Count a call whose outcome was recorded."""
         self.count("action_calls_recorded", action)
 
     def call_replayed(self, run: ObservedRun, action: str, function: str, number: Any, outcome: Any) -> None:
@@ -311,19 +324,21 @@ class RunMetrics(RunObserver):
 
     # -- results ----------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """Update the group."""
-        self._total("events", self.events)
-        self._total("backpressure_ms", int(self.backpressure * 1000))
-        self._total("actions", sum(latency.get_count() for latency in self._latencies.values()))
+    def _update_group(self) -> None:
+        """Set the metrics of the group from the plain numbers, before they are read."""
+        self._set_total("events", self.events)
+        self._set_total("backpressure_ms", int(self.backpressure * 1000))
+        self._set_total("actions", sum(latency.get_count() for latency in self._latencies.values()))
         for prefix, read in self._gauges:
             for name, value in read().items():
                 self.group.get_gauge(f"{prefix}_{name}").set(value)
 
-    def _action(self, name: str) -> LocalMetricGroup:
+    def _action_group(self, name: str) -> LocalMetricGroup:
+        """Return the group with the metrics of an action."""
         return self.group.get_sub_group("action").get_sub_group(name)
 
-    def _total(self, name: str, total: int) -> None:
+    def _set_total(self, name: str, total: int) -> None:
+        """Raise a counter to ``total``, and mark the meter of its rate if it has one."""
         counter = self.group.get_counter(name)
         new = total - counter.get_count()
         counter.inc(new)
@@ -332,12 +347,19 @@ class RunMetrics(RunObserver):
 
 
 class _Suspended(NamedTuple):
+    """A suspended run.
+
+    Attributes:
+        since: The time at which it was suspended, in seconds since the epoch.
+        kinds: The kinds of its waits, each once.
+    """
+
     since: float
     kinds: tuple[str, ...]
 
 
 class OpenWaitGauge:
-    """The suspended runs that this attempt has seen. Only Flink's thread writes; any thread may read.
+    """Counts the suspended runs that this attempt has seen. Only Flink's thread writes; any thread may read.
 
     Args:
         now: Returns the time in seconds.
@@ -355,8 +377,8 @@ class OpenWaitGauge:
         Args:
             key_text: Its key.
             seq: Its sequence number.
-            waits: Its waits, each with its ``kind`` and ``name``; see ``runtime.state.suspended``.
-            since: When it was suspended, if that was in an earlier attempt.
+            waits: Its open waits, each with its ``kind`` and ``name``; see ``runtime.state.suspended``.
+            since: The time of its suspension in seconds, if that was in an earlier attempt; None for now.
         """
         self.resumed(key_text, seq)
         kinds = tuple({APPROVAL if wait.name == APPROVAL_SIGNAL else wait.kind for wait in waits})
@@ -364,7 +386,7 @@ class OpenWaitGauge:
         self._runs[key_text, seq] = _Suspended(since or self._now(), kinds)
 
     def resumed(self, key_text: str, seq: int) -> None:
-        """Record that a run resumes, or has ended."""
+        """Stop counting a run, which resumes or has ended."""
         if (suspended := self._runs.pop((key_text, seq), None)) is not None:
             self._counts.subtract(suspended.kinds)
 

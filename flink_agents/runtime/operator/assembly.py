@@ -40,22 +40,19 @@ from flink_agents.runtime.execution.environment import (
     Telemetry,
     default_policies,
 )
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.commit import Features
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.cleanup import IdleKeyExpiry, UnprunedKeys
 from flink_agents.runtime.operator.services.delayed import Delays
-from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.pruning import UnprunedKeys
-from flink_agents.runtime.operator.services.service import Hooks, KeyService
+from flink_agents.runtime.operator.services.service import FIRST_AGENT, Emission, EndTimes, Hooks, KeyService
 from flink_agents.runtime.operator.services.signals import SignalService
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.retention.pruning import Pruner
@@ -66,7 +63,7 @@ from flink_agents.trace.recording.assembly import recorder_of
 from flink_agents.trace.recording.recorder import TracedSubtask
 
 Outlet = Callable[[Emission], None]
-"""Emits the outputs of a heartbeat for one key, while that key is current."""
+"""Emits what a heartbeat has committed for one key. It is called while that key is Flink's current key."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,11 @@ class Blueprint:
         agent: The agent, bound to its code. Each subtask has its own.
         config: Options of the job.
         event_time: The policy for timestamps and watermarks.
-        watermarks: True if the input can have watermarks.
-        make_store: Creates the store of durable calls; None if there is none.
+        watermarks: True if the input stream has a watermark strategy, so that watermarks can come.
+        make_store: Creates the store of durable calls; None if the job has no store.
         observers: Observers of runs, besides the runtime's metrics.
-        traces_outputs: True if outputs carry their lineage.
-        end: The times of the timers at the end of the input.
+        traces_outputs: True if each output is a ``TracedOutput``, which carries the run that emitted it.
+        end: The times of the timers that fire at the end of a bounded input.
     """
 
     agent: LoadedAgent
@@ -133,13 +130,13 @@ class OperatorHost:
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
-        outlet: Creates the function that emits the outputs of a heartbeat, given the low watermark, or None
-            if outputs need no timestamps.
+        outlet: Creates the function that emits the outputs of a heartbeat. Its argument is the low watermark;
+            None if outputs need no timestamps.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         make_pruner: Creates the object that removes records no checkpoint needs, or None.
         on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call; for debugging, or None.
         around_durable: Wraps the object that makes durable calls; for tests.
-        pause: Waits before the next attempt of a call or an action.
+        pause: Waits some seconds before the next attempt of a call or an action.
         seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
         make_loop: Creates the event loop of an ``AgentLoop``, for tests; None for the usual one.
         attempt: Number of the task attempt, from 0.
@@ -223,22 +220,22 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
 
 def _submission(host: OperatorHost, plan: AgentPlan) -> str:
     """Return a short text that differs if the code of the job may differ: Flink can keep the id of a job."""
-    whole = f"{host.submission or host.job_id}\x00{plan.to_json()}"
-    return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    submission_and_plan = f"{host.submission or host.job_id}\x00{plan.to_json()}"
+    return hashlib.blake2b(submission_and_plan.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def _journals(
     blueprint: Blueprint, host: OperatorHost, job_id: str, codec: ValueCodec, metrics: RunMetrics
 ) -> Journals | None:
     """Return the journals of durable calls; None if there is no store."""
-    make = blueprint.make_store
+    make_store = blueprint.make_store
     plan = blueprint.agent.plan
-    if make is None:
+    if make_store is None:
         return None
     owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
     pruner = host.make_pruner(metrics)
     return Journals(
-        make, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call
+        make_store, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call
     )
 
 
@@ -281,6 +278,7 @@ def _operator(
 
 
 def _pruning(host: OperatorHost, shared: RunEnvironment, job_id: str) -> UnprunedKeys | None:
+    """Return the service that marks keys with records; None if records are never pruned."""
     journals = shared.journals
     if journals is None or journals.pruner is None:
         return None

@@ -22,15 +22,55 @@ may be pruned, and the outputs, which a sink without transactions shows at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
+from flink_agents.api.events import DELAYED_TAG
+from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor, RunEnd
+from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.cleanup import IdleKeyExpiry, UnprunedKeys
+from flink_agents.runtime.operator.services.delayed import Delays
+from flink_agents.runtime.operator.services.service import Emission, Hooks
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
+from flink_agents.trace.records import traceparent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The features that an operator calls by name. What several features share is a hook of ``KeyService``.
+
+    A feature that an agent does not use is None, and costs a comparison.
+
+    Attributes:
+        hooks: What several of them share.
+        signals: Stores signals, and hands them to runs.
+        suspensions: Suspends and resumes runs.
+        delayed: Keeps events with a delay in state, and delivers them at their time.
+        end_requests: Answers requests about keys, such as to end a run.
+        low_watermark: Computes the output watermark; None if outputs need no timestamps.
+        skipped_runs: Remembers recorded runs whose inputs have not come yet; None without a store.
+        idle_keys: Removes heads of idle keys; None without the option ``state.idle-key-ttl``.
+        pruning_marks: Marks keys with records; None if records are not pruned.
+    """
+
+    hooks: Hooks
+    signals: SignalService
+    suspensions: SuspendedRuns
+    delayed: Delays
+    end_requests: RequestService
+    low_watermark: LowWatermark | None
+    skipped_runs: LateReplays | None
+    idle_keys: IdleKeyExpiry | None
+    pruning_marks: UnprunedKeys | None
 
 
 class RunCommitter:
@@ -65,7 +105,7 @@ class RunCommitter:
             head: The head of the key.
             actor: The actor of the key; None for a run of the inline path.
             timers: Timers of the key.
-            emission: Receives their outputs.
+            emission: Receives the outputs of the runs.
         """
         # Step 4 replaces it in the head.
         marker = head.marker
@@ -78,7 +118,7 @@ class RunCommitter:
             self._idle_keys.note_idle(head, timers)
         self._state.head.update(head.pack())
         if head.marker is not marker:
-            self._position()
+            self._store_position()
         if self._pruning_marks is not None:
             # Step 7: mark the key if its records must be pruned, so that a restore finds it. The marker from
             # before the commit is before the records of these runs.
@@ -90,24 +130,24 @@ class RunCommitter:
                 end.run.state.commit(now)
         # Last, because pruning cannot be undone by a restore.
         if self._prunes and actor is not None:
-            self._prunable(actor)
+            self._report_prunable(actor)
 
     def _commit_run(
         self, end: RunEnd, head: Head, actor: KeyActor | None, timers: Timers, emission: Emission
     ) -> None:
-        """Take steps 1 to 5 for a run."""
+        """Take steps 1 to 5 of the commit of a run, except those that the run has nothing for."""
         run = end.run
         features = self._features
         if end.changes and end.frees_key:
-            self._memory(run, end.changes)
+            self._write_memory(run, end.changes)
         if actor is not None and end.frees_key:
             assert end.number is not None
-            self._input(end.number, actor)
-        self._outputs(end, head, emission, timers)
+            self._remove_input(end.number, actor)
+        self._collect_outputs(end, head, emission, timers)
         if self._journals is not None:
-            self._records(end, head, actor)
+            self._mark_records(end, head, actor)
         if end.counts:
-            self._number(end, head, actor)
+            self._advance_number(end, head, actor)
         if actor is None:
             # Nothing of its key waits, so that neither skipped runs nor marks of users are left.
             return
@@ -122,14 +162,14 @@ class RunCommitter:
             features.signals.remove_taken(end, head, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
-        """Note which records of a key the restored checkpoint does not need."""
+        """Note that the restored checkpoint does not need the records of the key's committed runs."""
         actor.noted = actor.head.committed_through
         if self._journals is not None and actor.journal is not None:
             self._journals.committed(actor.journal.key, actor.noted, 0)
 
     # -- the steps, in their order ----------------------------------------------------
 
-    def _memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
+    def _write_memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
         """Step 1: write the changes of short-term memory.
 
         If the key has an actor, the next run has started on these changes already. It is committed later.
@@ -144,7 +184,7 @@ class RunCommitter:
         if notify is not None:
             notify(run.state, {name: len(value or b"") for name, value in changes.items()})
 
-    def _input(self, number: int, actor: KeyActor) -> None:
+    def _remove_input(self, number: int, actor: KeyActor) -> None:
         """Step 2: remove the input, and advance the head past it.
 
         The head looks into ``pending`` for later inputs that were committed before. One call of Flink writes
@@ -155,7 +195,7 @@ class RunCommitter:
         actor.committed += 1
         actor.head.finish(number, self._is_gone)
 
-    def _outputs(self, end: RunEnd, head: Head, emission: Emission, timers: Timers) -> None:
+    def _collect_outputs(self, end: RunEnd, head: Head, emission: Emission, timers: Timers) -> None:
         """Step 3: collect the outputs of the run. They do not leave yet. Events with a delay stay in state.
 
         From here on, the input no longer holds the low watermark. But only a timer raises the watermark.
@@ -172,7 +212,7 @@ class RunCommitter:
         emission.outputs += run.outputs
         emission.side_outputs += run.side_outputs
 
-    def _records(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
+    def _mark_records(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
         """Step 4: store in the head the position before the records of later runs.
 
         The position was taken when the run ended, so it is before all records of the next run, which may have
@@ -193,7 +233,7 @@ class RunCommitter:
         elif end.frees_key and self._shared.may_record:
             head.unrecorded = True
 
-    def _number(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
+    def _advance_number(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
         """Step 5: set the sequence number of the key's next run.
 
         Idempotency keys and ids derive from the number. A recorded run that was skipped and comes now has a
@@ -205,8 +245,11 @@ class RunCommitter:
         # If its input still waits, the run keeps its number.
         head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)
 
-    def _position(self) -> None:
-        """Store the position of the store, which the next checkpoint has seen, beside the heads."""
+    def _store_position(self) -> None:
+        """Put the position of the store of durable calls into state, for a comparison after a restore.
+
+        A store with a lower position lacks records that the checkpoint has seen.
+        """
         journals = self._journals
         named = self._state.journals
         if journals is None or named is None:
@@ -216,7 +259,7 @@ class RunCommitter:
         else:
             journals.name_store()
 
-    def _prunable(self, actor: KeyActor) -> None:
+    def _report_prunable(self, actor: KeyActor) -> None:
         """Step 8: report the last run whose records only a restore needs.
 
         State was written without an error, so the next checkpoint has those runs. Their records are pruned
@@ -229,4 +272,47 @@ class RunCommitter:
             actor.unpruned = 0
 
     def _is_gone(self, number: int) -> bool:
+        """Return True if ``pending`` no longer has an input of the current key, because it was committed."""
         return self._state.pending.get(number) is None
+
+
+def trace_outputs(run: Run, agent: str) -> None:
+    """Replace each output and side output of a run by a ``TracedOutput``, except dead letters.
+
+    Its id has the number of the output within the run. Delayed events stay in state, but they are counted:
+    the numbers of outputs that left with a suspended run include them.
+
+    Args:
+        run: The run, which is about to be committed.
+        agent: Name of the agent.
+    """
+    run_id = run.lineage.id
+    side = ""
+    context = traceparent(run_id, run.state.traceparent)
+
+    def traced(value: object) -> TracedOutput:
+        nonlocal number
+        lineage = OutputLineage(
+            f"{run_id}-{side}{number}",
+            run_id,
+            agent,
+            run.key_text,
+            run.sequence_number,
+            run.parent,
+            context,
+        )
+        number += 1
+        return TracedOutput(value, lineage)
+
+    # Outputs may leave in several parts. Each has the same id, however many there are.
+    waits = run.waits
+    number = 0 if waits is None else waits.outputs_left
+    run.outputs = [traced(value) for value in run.outputs]
+    number = 0 if waits is None else waits.side_outputs_left
+    side = "side-"
+    side_outputs: list[tuple[str, object]] = []
+    for tag, value in run.side_outputs:
+        if tag == DELAYED_TAG:
+            number += 1
+        side_outputs.append((tag, value if tag in (DEAD_LETTER_TAG, DELAYED_TAG) else traced(value)))
+    run.side_outputs = side_outputs

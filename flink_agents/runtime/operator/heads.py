@@ -20,10 +20,7 @@ from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 MOST_BYTES = 4 * 1024 * 1024
-"""After this number of bytes, entries that were not used since then are dropped.
-
-So the cache is at most twice as large.
-"""
+"""The size of one of the two generations of the cache, so the cache has at most twice as many bytes."""
 
 KEY_BYTES = 700
 """The approximate size of a key without the values of its memory."""
@@ -36,7 +33,7 @@ MOST_NODES = 50
 
 
 class Heads:
-    """Reads heads of keys without actors, and marks the positions of their records. For Flink's task thread.
+    """Reads the heads of keys without actors, and stores recovery markers. For Flink's task thread.
 
     Args:
         shared: The agent's shared objects.
@@ -57,6 +54,7 @@ class Heads:
         """Return the head of the current key; None if it has none.
 
         Raises:
+            StateFormatError: Its bytes are corrupt, or of an unknown version.
             JobIdentifierMismatchError: It is of another job, and no option allows that.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
@@ -77,11 +75,7 @@ class Heads:
         return head
 
     def read_or_create(self, key_text: str) -> Head:
-        """Return the head of the current key, or a new one.
-
-        Raises:
-            Error: As :meth:`read` does.
-        """
+        """Return the head of the current key, or a new one; raises what :meth:`read` does."""
         head = self.read(key_text)
         return self._new_head(self._job_id) if head is None else head
 
@@ -100,12 +94,15 @@ class Heads:
         return has_unread or journals.may_have(head, key_text, pending)
 
     def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
-        """Store in the head the position of the key's records, before the first run that may have some.
+        """Put a recovery marker into a head: a position in the store before the key's first uncommitted run.
+
+        After a restore, the store is read from there. A head with a marker, or with waiting inputs, keeps it.
 
         Args:
             head: The key's head. The caller writes it.
             key_text: The key.
-            unread: True if an earlier attempt may have recorded something of the key.
+            unread: True if an earlier attempt may have recorded something of the key, whose position is not
+                known.
         """
         journals = self._journals
         # A marker stays until the runs after it are committed.
@@ -117,13 +114,13 @@ class Heads:
 
 
 class CachedKey(NamedTuple):
-    """The state of a key.
+    """The state of a key, as ``KeyCache`` has it.
 
     Attributes:
-        head: Its head.
-        memory: Nodes of its short-term memory by path; None for a node that does not exist.
-        whole: True if these are all nodes.
-        searched: True if no recorded run of the key is left to be replayed.
+        head: The head of the key.
+        memory: Encoded nodes of its short-term memory by path; None for a node that does not exist.
+        whole: True if ``memory`` has all nodes of the key that exist.
+        searched: True if the store was searched for recorded runs of the key, and none is left to replay.
     """
 
     head: Head
@@ -137,23 +134,23 @@ class KeyCache:
 
     Args:
         expires: True if memory expires in state. Then nothing is cached.
-        most_bytes: The size at which entries that were not used are dropped.
+        most_bytes: The approximate size of a generation, see ``MOST_BYTES``.
     """
 
     def __init__(self, expires: bool, most_bytes: int = MOST_BYTES) -> None:
         self._most = 0 if expires else most_bytes
         self._latest: dict[str, CachedKey] = {}
-        self._before: dict[str, CachedKey] = {}
+        self._older: dict[str, CachedKey] = {}
         self._bytes = 0
 
     def get(self, key_text: str) -> CachedKey | None:
-        """Return the cached state of a key, or None."""
-        return self._latest.get(key_text) or self._before.get(key_text)
+        """Return the cached head and memory of a key; None if they are not cached."""
+        return self._latest.get(key_text) or self._older.get(key_text)
 
     def store_key(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
     ) -> None:
-        """Cache the state of a key.
+        """Cache the state of a key, with the attributes of a ``CachedKey``.
 
         The size is added each time, also if the key replaces an older entry. So the real size is below the
         counted one.
@@ -171,11 +168,11 @@ class KeyCache:
         if self._bytes > self._most:
             # Two generations: entries that are used move to the newer one, and the older one is dropped
             # whole.
-            self._before = self._latest
+            self._older = self._latest
             self._latest = {}
             self._bytes = 0
 
     def remove_key(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""
         self._latest.pop(key_text, None)
-        self._before.pop(key_text, None)
+        self._older.pop(key_text, None)

@@ -19,9 +19,8 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.services.service import FIRST_AGENT, START, Emission, EndTimes
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
@@ -45,6 +44,9 @@ FEW_KEYS = 64
 HEARTBEAT_OF_MANY_MS = 5
 """The shortest interval of heartbeats if more keys are busy."""
 
+AGE_FRACTION = 16
+"""A run that takes longer than expected is checked again after this fraction of its age: 1/16."""
+
 
 class Heartbeat:
     """Commits with one timer for all keys. Only for Flink's task thread, except :attr:`rests`.
@@ -53,12 +55,12 @@ class Heartbeat:
         operator: The operator.
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
-        leave: Emits the outputs of a commit. Called while the key is current.
-        end: The times of the timers at the end of the input.
+        emit: Emits the outputs of a commit. Called while the key is current.
+        end: The times of the timers that fire at the end of a bounded input.
 
     Attributes:
-        at: The time of the next heartbeat in milliseconds since the epoch; None if there is none.
-        rests: True if the end of the input has nothing to wait for. For any thread.
+        at: The time of the next heartbeat in milliseconds since the epoch; None if none is scheduled.
+        rests: True if no work is left that the end of the input would wait for. For any thread.
     """
 
     def __init__(
@@ -66,17 +68,17 @@ class Heartbeat:
         operator: AgentProcessor,
         clock: Callable[[], int],
         keys: Keys,
-        leave: Callable[[Emission], None],
+        emit: Callable[[Emission], None],
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._operator = operator
         self._features = operator.features
         self._pruning_marks = operator.features.pruning_marks
         self._actors = operator.actors
-        self._done = operator.to_look_at
+        self._ended_actors = operator.to_look_at
         self._clock = clock
         self._keys = keys
-        self._leave = leave
+        self._emit = emit
         self._suspensions = operator.features.suspensions
         self._delays = operator.features.delayed
         self._unchecked = self._delays.unchecked
@@ -92,8 +94,8 @@ class Heartbeat:
 
     @property
     def is_behind(self) -> bool:
-        """True if runs have ended that the next heartbeat will commit."""
-        return bool(self._done)
+        """True if runs have ended that are not committed yet."""
+        return bool(self._ended_actors)
 
     def open(self, timers: Timers | None) -> None:
         """Find the restored keys with inputs in state, and the keys that services list.
@@ -114,7 +116,12 @@ class Heartbeat:
                 self.arm(timers)
 
     def fire(self, timestamp: int, timers: Timers) -> None:
-        """Commit all runs that have finished, of all keys. The timer may belong to any key."""
+        """Commit all runs that have finished, of all keys, and do the other work of the fired timer.
+
+        Args:
+            timestamp: The time of the timer in milliseconds; from ``START`` on, the input has ended.
+            timers: Timers of the current key, to which the timer belongs.
+        """
         # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
@@ -139,13 +146,13 @@ class Heartbeat:
             if timestamp == self._end.start:
                 self._begin_the_end(timers)
             else:
-                self._look_at_all(timers)
+                self._check_actors(timers)
             self.arm(timers)
         if self._has_ended:
             self.rests = not (self._actors or self._restored or self._awaits_keys())
 
     def _begins_end(self, timestamp: int, timers: Timers) -> bool:
-        """Return True if a timer at the end of the input belongs to this agent, not to an older savepoint."""
+        """Return True if a timer at the end of the input is this agent's; else register one that is."""
         if self._end.is_foreign(timestamp):
             self.see_the_end(timers)
             return False
@@ -155,16 +162,20 @@ class Heartbeat:
         return True
 
     def _tell_fired(self, timestamp: int, timers: Timers) -> None:
-        """Let services do their work for the key whose timer has fired."""
+        """Call the hook ``fired`` of the services for the current key, and emit their outputs."""
         emission = Emission()
         key_text = self._keys.text()
         for hook in self._features.hooks.fired:
             hook(key_text, timestamp, timers, emission)
         if emission.outputs or emission.side_outputs:
-            self._leave(emission)
+            self._emit(emission)
 
-    def _look_at_all(self, timers: Timers) -> None:
-        """Commit the runs that have finished, and do the other work of a heartbeat."""
+    def _check_actors(self, timers: Timers) -> None:
+        """Commit the runs that have finished, and wake some restored keys.
+
+        Raises:
+            BaseException: The loop has failed. Then nothing is committed.
+        """
         loop = self._operator.loop_access.running_loop
         # After a failure, nothing may be committed: the attempt ends.
         if loop is not None and loop.failure is not None:
@@ -172,7 +183,7 @@ class Heartbeat:
         # Restored keys come first: their inputs are the oldest.
         if self._restored:
             self._wake_restored(MOST_WOKEN, timers)
-        if self._done:
+        if self._ended_actors:
             self._commit_finished(timers)
         # Restored keys have their actors by now: work of this moment comes before that of a later time.
         if self._unchecked and not self._restored:
@@ -180,14 +191,14 @@ class Heartbeat:
         self._continue_work(timers)
 
     def _continue_work(self, timers: Timers) -> None:
-        """Continue the work for any key that services have begun."""
+        """Let pruning and delayed events continue the work that they do for many keys, a part at a time."""
         if self._pruning_marks is not None:
             self._pruning_marks.report_restored()
         if self._delays.awaited is not None:
             self._delays.deliver_awaited(timers)
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
-        """Find the keys with work that the end of the input starts, or waits for."""
+        """Find the keys whose suspended runs or delayed events the end of the input starts, or waits for."""
         if self._suspensions.end_input():
             self._restored.extend(self._keys.waiting())
         self._delays.end_keys(self._keys, timestamp == self._end.start, timers)
@@ -195,18 +206,18 @@ class Heartbeat:
     # -- actors -------------------------------------------------------------------------
 
     def added(self, actor: KeyActor, timers: Timers) -> None:
-        """Store the key of a new actor, and schedule a heartbeat."""
+        """Remember the current key as that of a new actor, and schedule a heartbeat."""
         self._key_of[actor.key_text] = self._keys.current_key()
         if not self._waits_for_end:
             self.see_the_end(timers)
         self.arm(timers, actor)
 
     def released(self, actor: KeyActor) -> None:
-        """Remove the key of an actor."""
+        """Forget the key of an actor that is gone."""
         del self._key_of[actor.key_text]
 
     def _wake_restored(self, most: int, timers: Timers) -> None:
-        """Create the actors of restored keys, for which there may be no timer."""
+        """Create the actors of up to ``most`` restored keys with inputs in state: they may have no timer."""
         while self._restored and most:
             key_text, key = self._restored.popleft()
             most -= 1
@@ -223,14 +234,15 @@ class Heartbeat:
                 low_watermark.note_restored_inputs(None, key_text)
 
     def _commit_finished(self, timers: Timers) -> None:
-        """Commit the runs of the keys that the loop listed."""
-        for _ in range(min(len(self._done), MOST_COMMITS)):
-            actor = self._done.popleft()
+        """Commit the ended runs of up to ``MOST_COMMITS`` keys that the loop has listed, in order."""
+        for _ in range(min(len(self._ended_actors), MOST_COMMITS)):
+            actor = self._ended_actors.popleft()
             # Several runs of the actor may have ended, and it may be gone.
             if self._actors.get(actor.key_text) is actor and (actor.ended or actor.backlog):
                 self._commit_key(actor, timers)
 
     def _commit_key(self, actor: KeyActor, timers: Timers) -> None:
+        """Commit and emit the ended runs of a key; feed its actor, or release it if no inputs wait."""
         key_text = actor.key_text
         operator = self._operator
         key = self._key_of[key_text]
@@ -238,7 +250,7 @@ class Heartbeat:
         emission = Emission()
         operator.commit(actor, emission, timers)
         if emission.outputs or emission.side_outputs:
-            self._leave(emission)
+            self._emit(emission)
         if self._delays.awaited is not None:
             self._delays.note_committed(key_text, key, actor.head)
         present = self._actors.get(key_text)
@@ -253,19 +265,20 @@ class Heartbeat:
     # -- the end of a bounded input -------------------------------------------------------
 
     def see_the_end(self, timers: Timers) -> None:
-        """Register a timer at the end of the input; any key may have it."""
+        """Register the timer that fires when a bounded input ends, unless any key has it."""
         if not self._waits_for_end:
             self._waits_for_end = True
             self.rests = False
             timers.register_event_time_timer(self._end.start)
 
     def _begin_the_end(self, timers: Timers) -> None:
+        """Start the work of all keys when the input has ended, and register the timer that waits for it."""
         self._wake_restored(len(self._restored), timers)
         self._operator.loop_access.loop.end_of_input()
         timers.register_event_time_timer(self._end.drain)
 
     def _drain_all(self, timers: Timers) -> None:
-        """Wait for all runs of all keys. Each is committed and emitted when it ends."""
+        """Block until all runs of all keys are committed, or for as long as one call of Flink may take."""
         loop_access = self._operator.loop_access
         self._wake_restored(len(self._restored), timers)
         # Flink's task thread may not wait longer in one call, or downstream streams count as idle.
@@ -275,31 +288,31 @@ class Heartbeat:
             seen = loop_access.loop.progress
             self._commit_finished(timers)
             self._continue_work(timers)
-            goes_on = bool(self._actors or self._awaits_keys())
+            has_open_work = bool(self._actors or self._awaits_keys())
             # Continue in another call of Flink, so that checkpoints have their turn.
-            if goes_on and seconds() >= until:
+            if has_open_work and seconds() >= until:
                 timers.register_event_time_timer(self._end.drain)
                 return
-            if goes_on and not self._done:
+            if has_open_work and not self._ended_actors:
                 loop_access.wait_for_progress(seen)
         if self._suspensions.may_have_waits:
-            self._clean_up(timers)
+            self._emit_signals(timers)
 
-    def _clean_up(self, timers: Timers) -> None:
-        """Emit the signals of keys that still have some in state."""
+    def _emit_signals(self, timers: Timers) -> None:
+        """Emit the signals that are left in state as unmatched: the input and all runs have ended."""
         for key_text, key in self._keys.waiting():
             self._keys.switch(key)
             emission = Emission()
             self._features.signals.end_signals(key_text, timers, emission)
             if emission.outputs or emission.side_outputs:
-                self._leave(emission)
+                self._emit(emission)
 
     def _awaits_keys(self) -> bool:
-        """Return True if the end of the input waits for a key without an actor."""
+        """Return True if the end of the input waits for delayed events."""
         return self._delays.awaited is not None and bool(self._delays.awaited)
 
     def _has_work(self) -> bool:
-        """Return True if a heartbeat has something to do besides committing runs."""
+        """Return True if a heartbeat has something to do besides the commits of actors."""
         if self._restored or self._unchecked:
             return True
         marks = self._pruning_marks
@@ -308,7 +321,7 @@ class Heartbeat:
     # -- the timer ------------------------------------------------------------------------
 
     def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
-        """Register a timer for the time at which something may have finished. Any key may be current.
+        """Register a timer for the time at which the next run may have ended. Any key may be current.
 
         Args:
             timers: Timers of the current key.
@@ -320,7 +333,12 @@ class Heartbeat:
         # Each timer costs Flink a call. The next one comes soon enough.
         if self.at is not None and self.at - now <= SOON_MS:
             return
-        if self._restored or self._done or self._unchecked or not (self._actors or self._awaits_keys()):
+        if (
+            self._restored
+            or self._ended_actors
+            or self._unchecked
+            or not (self._actors or self._awaits_keys())
+        ):
             at = now
         elif not self._actors:
             at = now + AWAITED_MS
@@ -336,12 +354,12 @@ class Heartbeat:
 
 
 def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
-    """Return the time of the next heartbeat, in milliseconds since the epoch.
+    """Return the time at which the next run is expected to end, in milliseconds since the epoch.
 
-    Flink fires a timer of the present time a millisecond later.
+    A run that takes longer than expected is checked again after a sixteenth of its age.
 
     Args:
-        now: The present time.
+        now: The present time, in the same unit.
         loop: The event loop that executes the runs.
         busy_keys: The number of actors.
         actors: The actors that may finish first; not needed if there are many.
@@ -356,5 +374,5 @@ def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[K
         state = actor.state
         if state is None or state.phase is not Phase.INPUT:
             age = loop.age(actor) * 1000 if actor.running else 0.0
-            shortest = min(shortest, expected - age if age < expected else age / 16)
+            shortest = min(shortest, expected - age if age < expected else age / AGE_FRACTION)
     return now + int(shortest)

@@ -41,7 +41,10 @@ class InputDispatcher:
         self._cached = 0
 
     def feed(self, actor: KeyActor) -> None:
-        """Pass inputs of the current key from state to its actor, as far as the limits allow."""
+        """Pass inputs of the current key from state to its actor, as far as queue and loop have room.
+
+        While recorded runs are left to replay, the records choose the next input.
+        """
         recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             with recovery.lock:
@@ -63,7 +66,7 @@ class InputDispatcher:
             self._feed_as_they_came(actor)
 
     def resume_blocking(self, actor: KeyActor) -> None:
-        """Put the suspended run that blocks the key of a new actor first, before all other inputs."""
+        """Resume the suspended run that blocks the key of a new actor, before all inputs; if there is one."""
         blocking = actor.head.blocking
         if blocking is None:
             return
@@ -80,13 +83,13 @@ class InputDispatcher:
         self._access.loop.submit(actor, resumed)
 
     def forget_cached(self, actor: KeyActor) -> None:
-        """Remove the cached inputs of an actor that has ended."""
+        """Drop the inputs that were read for an actor and not chosen yet. They are still in state."""
         if (recovery := actor.recovery) is not None:
             self._cached -= len(recovery.cached)
             recovery.cached.clear()
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
-        """Read an input from state; None if it was committed before older ones, or runs already."""
+        """Return the bytes of an input from state; None if it is committed, or chosen already."""
         # The run that it resumes was chosen already.
         if number in actor.woken:
             return None
@@ -104,16 +107,18 @@ class InputDispatcher:
         return packed
 
     def _is_held(self, actor: KeyActor) -> bool:
-        """Return True if inputs of a key wait for its suspended runs."""
+        """Return True if inputs of a key wait until one of its suspended runs ends."""
         return self._suspended_runs.hold_inputs(actor.head, actor.woken)
 
     def _is_full(self, actor: KeyActor) -> bool:
+        """Return True if the actor gets no more inputs. An actor with an empty queue always gets one."""
         queue = actor.inbox
         if len(queue) >= self._queue_per_key:
             return True
         return bool(queue) and self._access.loop.load + self._in_cache() >= self._access.most_load
 
     def _feed_as_they_came(self, actor: KeyActor) -> None:
+        """Pass woken runs, then inputs in the order of arrival, to an actor without recorded runs."""
         head = actor.head
         # Resumed runs do not queue behind inputs that have not started.
         for number in self._suspended_runs.woken(head) if head.suspended else ():
@@ -126,6 +131,7 @@ class InputDispatcher:
             self._submit(actor, actor.loaded - 1)
 
     def _submit(self, actor: KeyActor, number: int) -> None:
+        """Let the loop run entry ``number`` of ``pending``: an input, or the run that a wake-up resumes."""
         packed = self.load(number, actor)
         if packed is None:
             return
@@ -137,7 +143,7 @@ class InputDispatcher:
         actor.next_seq += 1
 
     def _resume(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """Return the suspended run that an entry resumes; None for an input."""
+        """Return the suspended run that entry ``number`` of ``pending`` resumes; None for an input."""
         if not actor.head.suspended:
             return None
         waiting = self._suspended_runs.resume(actor.head, number, packed, seq)
@@ -148,7 +154,7 @@ class InputDispatcher:
     # -- as long as recorded runs are left -------------------------------------------------
 
     def _choose(self, actor: KeyActor) -> bool:
-        """Choose or examine one more input; returns False if there is none."""
+        """Submit the input that the records choose, or examine one more; return False if none is left."""
         recovery = actor.recovery
         if recovery is None or (order := recovery.order) is None:
             return False
@@ -185,13 +191,13 @@ class InputDispatcher:
         return True
 
     def _load_examined(self, number: int, recovery: KeyRecovery) -> bytes:
-        """Return an input that was examined before."""
+        """Return the bytes of an input that was examined before, from memory or state."""
         packed = recovery.cached.get(number) or self._state.pending.get(number)
         assert packed is not None
         return packed
 
     def _cache(self, actor: KeyActor, recovery: KeyRecovery) -> None:
-        """Load the first inputs into memory until it is known which of them runs next."""
+        """Read the first inputs into memory while the loop reads the records that choose among them."""
         if actor.head.suspended and (self._suspended_runs.woken(actor.head) or self._is_held(actor)):
             # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
@@ -202,9 +208,9 @@ class InputDispatcher:
             actor.loaded += 1
 
     def _may_cache(self, actor: KeyActor, recovery: KeyRecovery) -> bool:
-        """Return True if one more input may be in memory without being chosen.
+        """Return True if one more input that is not chosen yet may be in memory.
 
-        Half of the room is for chosen ones.
+        Half of the loop's room is for chosen inputs.
         """
         if len(recovery.cached) + len(actor.inbox) >= self._queue_per_key:
             return False
@@ -214,6 +220,7 @@ class InputDispatcher:
         )
 
     def _in_cache(self) -> int:
+        """Return the number of inputs of all keys that are in memory and not chosen yet."""
         return self._cached - self._access.loop.replays.uncached
 
     def _cache_input(self, recovery: KeyRecovery, number: int, packed: bytes) -> None:

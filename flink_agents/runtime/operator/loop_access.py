@@ -30,11 +30,11 @@ class LoopAccess:
         clock: Returns the wall-clock time in milliseconds.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the actors with news for Flink's task thread.
+        to_look_at: Receives the actors whose runs have ended, for Flink's task thread to commit.
 
     Attributes:
         running_loop: The agent loop; None before the first run that needs it.
-        most_load: With this number of inputs in memory, the loop has enough work.
+        most_load: The number of inputs in memory from which on Flink's task thread takes no more.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class LoopAccess:
         return loop
 
     def end_of_input(self) -> None:
-        """End waits for signals: none comes any longer."""
+        """Tell the loop that the input has ended, so that waits for signals end: none comes any longer."""
         self._input_has_ended = True
         if self.running_loop is not None:
             self.running_loop.suspender.end_of_input()
 
     def open_store(self) -> None:
-        """Open the store of durable calls.
+        """Open the store of durable calls, if there is one, and wait until it is open.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The store cannot be opened.
         """
         if self._shared.journals is not None:
             # Before any input: from here on, no earlier attempt can append.
@@ -84,7 +84,7 @@ class LoopAccess:
             self._shared.journals.name_store()
 
     def close(self, wait: bool = True) -> None:
-        """Stop the loop; ``wait`` until it has ended, for a bounded time."""
+        """Stop the loop, if there is one; with ``wait``, block until it has ended, for a bounded time."""
         # Not `self.loop`: a close must not start a loop.
         if self.running_loop is not None:
             self.running_loop.close(wait)
@@ -92,34 +92,41 @@ class LoopAccess:
     # -- waiting ----------------------------------------------------------------------
 
     def check_failure(self) -> None:
-        """Raise the error that ends the attempt, if there is one."""
+        """Raise the error with which the loop has failed, if it has. It ends the task attempt."""
         # No lock: the loop sets it once, and Flink ends the attempt with it.
         if self.running_loop is not None and self.running_loop.failure is not None:
             raise self.running_loop.failure
 
     def wait_for_progress(self, seen: int) -> None:
-        """Wait for at most a slice until ``progress`` is greater than ``seen``."""
+        """Block for at most 50 ms until the loop's ``progress`` counter is greater than ``seen``.
+
+        Raises:
+            Exception: The task was cancelled, or the loop has failed.
+        """
         self.loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
         # After each slice: Flink must be able to cancel the task while its thread waits here.
         self._check_cancelled()
         self.check_failure()
 
     def wait_for_room(self) -> None:
-        """Block while the loop has enough work (backpressure)."""
+        """Block while the loop has enough work, which is backpressure. Counts the time in the metrics."""
         if self.running_loop is not None and self.running_loop.load >= self.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
-        """Wait until the loop has room, or until a downstream stream needs a sign of this subtask."""
+        """Block until the loop has room, at most until downstream would count this subtask as idle."""
         self._wait_while_full(self.next_sign())
 
     def next_sign(self) -> float:
-        """Return the time until which Flink's task thread may wait in one call, by ``run_metrics.clock``."""
+        """Return the time until which Flink's task thread may wait in one call.
+
+        In seconds, by ``run_metrics.clock``. After that, downstream streams count this subtask as idle.
+        """
         return clock() + self._most_seconds
 
     @property
     def is_full(self) -> bool:
-        """True if the loop has enough work."""
+        """True if the loop has ``most_load`` inputs in memory, so that Flink's task thread takes no more."""
         return self.running_loop is not None and self.running_loop.load >= self.most_load
 
     def _wait_while_full(self, until: float) -> None:

@@ -27,16 +27,18 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import RunEnd
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START, is_held
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService, is_held
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.event_time")
 
 BEHIND = "event_time_behind_ms"
+"""Name of the gauge: milliseconds from the low watermark to the watermark of the input."""
+
 LATE_OUTPUTS = "event_time_late_outputs"
+"""Name of the counter of runs whose outputs were late."""
+
 NO_TIMESTAMP = -(2**63)
 """Flink's timestamp of a record without one, and its watermark before the first one."""
 
@@ -44,14 +46,19 @@ LAST_WATERMARK = 2**63 - 1
 """The watermark at the end of a bounded input."""
 
 FIRST_MS = -62_167_219_200_000
-"""The first millisecond of the year 0, and the last one of the year 9999. Tables support no other times."""
+"""The first millisecond of the year 0. Tables of Flink support no earlier time."""
+
 LAST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999. Tables of Flink support no later time."""
 
 PROGRESS_MS = 20
-"""The shortest interval between two raises: watermarks may come with every record."""
+"""The shortest interval, in milliseconds, between two raises: watermarks may come with every record."""
+
+MOST_STALE = 1000
+"""The number of committed inputs that may stay in the heap besides as many as are not committed."""
 
 HELD_MS = 50
-"""The interval of checks while an input holds the low watermark."""
+"""The interval of checks, in milliseconds, while an input holds the low watermark."""
 
 
 @dataclass(slots=True)
@@ -59,9 +66,9 @@ class _Waiting:
     """The uncommitted inputs of a key, each with its number.
 
     Attributes:
-        holding: Timestamps of inputs that hold the low watermark.
-        passed: Inputs that no longer hold it.
-        woken: Wake-ups of suspended runs, which never hold it.
+        holding: Event time of each input that holds the low watermark, by the number of the input.
+        passed: Numbers of the inputs that no longer hold it, so that their outputs may be late.
+        woken: Numbers of the wake-ups of suspended runs, which never hold it.
     """
 
     holding: dict[int, int] = field(default_factory=dict[int, int])
@@ -82,11 +89,11 @@ class LowWatermark(KeyService):
         shared: The agent's shared objects.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
-        tags: The side outputs; each is a separate stream.
-        watermarks: True if the input can have watermarks.
+        tags: The tags of the side outputs; each is a separate stream.
+        watermarks: True if the input stream has a watermark strategy, so that watermarks can come.
 
     Attributes:
-        low: The low watermark; ``NO_TIMESTAMP`` before the first.
+        low: The low watermark in milliseconds; ``NO_TIMESTAMP`` before the first one.
     """
 
     has_key_timers = True
@@ -106,8 +113,8 @@ class LowWatermark(KeyService):
         self._state = state
         self._clock = clock
         self._watermarks = watermarks
-        self._timeout = event_time.max_hold // timedelta(milliseconds=1)
-        self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
+        self._max_hold_ms = event_time.max_hold // timedelta(milliseconds=1)
+        self._alive_ms = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
         metrics = shared.telemetry.run_metrics.group
         self._late_outputs = metrics.get_counter(LATE_OUTPUTS)
         self._warned = False
@@ -123,18 +130,18 @@ class LowWatermark(KeyService):
         self._emitted: dict[str, int] = dict.fromkeys(("", *tags), NO_TIMESTAMP)
         self._emitted_at: dict[str, int | None] = dict.fromkeys(self._emitted)
         self._raised = False
-        self._at: int | None = None
-        self._looked: int | None = None
-        self._awaited: int | None = None
+        self._next_check: int | None = None
+        self._last_check: int | None = None
+        self._awaited_event_time: int | None = None
 
     def check_arrival(self, timestamp: int | None, timers: Timers) -> None:
-        """Reject a record with a timestamp that no downstream stream supports.
+        """Reject a record with an event time that downstream streams do not support; None is accepted.
 
         Raises:
             NoWatermarksError: The input has timestamps and no watermarks.
             TimestampRangeError: Tables do not support the time.
         """
-        self._begin(timers)
+        self._begin_checks(timers)
         if timestamp is None:
             return
         if not self._watermarks:
@@ -158,14 +165,14 @@ class LowWatermark(KeyService):
     # -- inputs that wait -------------------------------------------------------------
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
-        """Note that these keys, and no others, have inputs from before the start."""
+        """Note the keys with restored inputs: until those are noted, nothing raises the low watermark."""
         self._restored = set(waiting)
         if waiting and timers is not None:
-            self._begin(timers)
+            self._begin_checks(timers)
         return False
 
     def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
-        """Note the inputs and wake-ups of the current restored key; it has none without a head."""
+        """Note the restored inputs and wake-ups of the current key; for a head of None, that it has none."""
         if head is not None:
             inputs, wake_ups = self._state.pending.inputs_and_wake_ups()
             for number in wake_ups:
@@ -176,7 +183,7 @@ class LowWatermark(KeyService):
         self._restored.discard(key_text)
 
     def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Note that an input waits for its run. A late input holds nothing."""
+        """Note that input ``number`` of a key waits for its run. It holds nothing if it is late."""
         if timestamp is None or timestamp <= self.low:
             return
         waiting = self._keys.get(key_text)
@@ -187,21 +194,21 @@ class LowWatermark(KeyService):
         waiting.holding[number] = timestamp
         self._holding += 1
         heapq.heappush(self._heap, (timestamp, number, key_text))
-        if len(self._heap) > 2 * self._holding + 1000:
+        if len(self._heap) > 2 * self._holding + MOST_STALE:
             # Committed inputs pile up in the heap if the watermark of the input does not move.
             self._heap = [
-                (at, number, key)
-                for key, waiting in self._keys.items()
-                for number, at in waiting.holding.items()
+                (event_time, input_number, key)
+                for key, inputs in self._keys.items()
+                for input_number, event_time in inputs.holding.items()
             ]
             heapq.heapify(self._heap)
 
     def woken(self, key_text: str, number: int) -> None:
-        """Note a wake-up: outputs of its run may be late, and nothing waits for it."""
+        """Note wake-up ``number`` of a key. It holds nothing, so outputs of its run may be late."""
         self._keys.setdefault(key_text, _Waiting()).woken.add(number)
 
     def delayed(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Note that a delayed event becomes an input.
+        """Note that a delayed event becomes input ``number`` of a key.
 
         Its outputs are late if the time of its sender has passed.
         """
@@ -212,7 +219,7 @@ class LowWatermark(KeyService):
     # -- runs that have ended -----------------------------------------------------------
 
     def stamp_outputs(self, ended: RunEnd, out: Emission) -> None:
-        """Give outputs the timestamp of their input, or treat them as late."""
+        """Add the event time of each output of a run, after the policy was applied to late ones."""
         run = ended.run
         if ended.frees_key:
             self._end_run(run, ended.number)
@@ -222,7 +229,7 @@ class LowWatermark(KeyService):
         out.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
     def _suspend_run(self, run: Run, number: int | None) -> None:
-        """Handle the outputs of a run that blocks its key now, and stop to wait for it."""
+        """Apply the policy to late outputs of a run that blocks its key now, and stop waiting for the run."""
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number in waiting.passed and self._is_late(run):
             if run.outputs or run.side_outputs:
@@ -239,7 +246,7 @@ class LowWatermark(KeyService):
             waiting.holding.clear()
 
     def _end_run(self, run: Run, number: int | None) -> None:
-        """Handle the outputs of a run whose input no longer waits. If they are late, apply the policy."""
+        """Forget the input of a run that has ended, and apply the policy if its outputs are late."""
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number is not None:
             if waiting.holding.pop(number, None) is not None:
@@ -256,6 +263,7 @@ class LowWatermark(KeyService):
                 del self._keys[run.key_text]
 
     def _is_late(self, run: Run) -> bool:
+        """Return True if the low watermark has passed the event time of a run's input."""
         return run.timestamp is not None and run.timestamp <= self.low
 
     def _log_late(self, run: Run) -> None:
@@ -271,12 +279,13 @@ class LowWatermark(KeyService):
             "counted in %s",
             run.key,
             run.timestamp,
-            self._timeout / 1000,
+            self._max_hold_ms / 1000,
             self._late.value,
             LATE_OUTPUTS,
         )
 
     def _apply_late_policy(self, run: Run) -> None:
+        """Emit, drop or move late outputs of a run to the side output, as ``EventTime.late`` says."""
         if self._late is LateOutputs.SIDE:
             run.side_outputs += [(LATE_TAG, value) for value in run.outputs]
         if self._late is not LateOutputs.EMIT:
@@ -284,22 +293,22 @@ class LowWatermark(KeyService):
 
     # -- timers -----------------------------------------------------------------------
 
-    def _begin(self, timers: Timers) -> None:
+    def _begin_checks(self, timers: Timers) -> None:
         """Register the first timer, at the first input or timer."""
-        if self._at is None:
+        if self._next_check is None:
             self._look_at(self._clock(), timers)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Raise the low watermark as far as possible, if it is time to; a timer may have another purpose."""
+        """Raise the low watermark as far as possible if a check is due. The timer may have another use."""
         if at >= START:
             return
         now = self._clock()
-        if at == self._awaited:
-            self._awaited = None
-            if self._looked is not None and now < self._looked + PROGRESS_MS:
-                self._look_at(self._looked + PROGRESS_MS, timers)
+        if at == self._awaited_event_time:
+            self._awaited_event_time = None
+            if self._last_check is not None and now < self._last_check + PROGRESS_MS:
+                self._look_at(self._last_check + PROGRESS_MS, timers)
                 return
-        elif self._at is not None and now < self._at != at:
+        elif self._next_check is not None and now < self._next_check != at:
             return
         watermark = timers.current_watermark()
         ends = False
@@ -307,33 +316,36 @@ class LowWatermark(KeyService):
             # The input has ended, and the job waits for the last runs: their outputs are not late.
             watermark = self._watermark
             ends = True
-        self._at = None
-        self._looked = now
-        self._note(watermark, now)
+        self._next_check = None
+        self._last_check = now
+        self._note_watermark(watermark, now)
         # Before, an unknown input of the restored checkpoint may hold it.
         if not self._restored:
             low = self._lowest(watermark)
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
         self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
-        if self._awaited is None and watermark < LAST_WATERMARK and not ends:
-            self._awaited = watermark + 1
+        if self._awaited_event_time is None and watermark < LAST_WATERMARK and not ends:
+            self._awaited_event_time = watermark + 1
             timers.register_event_time_timer(watermark + 1)
-        self._look_at(now + min(self._alive, HELD_MS if self.low < watermark else self._alive), timers)
+        self._look_at(now + min(self._alive_ms, HELD_MS if self.low < watermark else self._alive_ms), timers)
 
     def _look_at(self, at: int, timers: Timers) -> None:
-        if self._at is None or at < self._at:
-            self._at = at
+        """Schedule a check at a wall-clock time in milliseconds, unless there is an earlier one."""
+        if self._next_check is None or at < self._next_check:
+            self._next_check = at
             timers.register_processing_time_timer(at)
 
-    def _note(self, watermark: int, now: int) -> None:
+    def _note_watermark(self, watermark: int, now: int) -> None:
+        """Note when a watermark of the input was first seen, and the last that ``max_hold`` has passed."""
         if watermark > self._watermark:
             self._watermark = watermark
             self._seen.append((now, watermark))
-        while self._seen and self._seen[0][0] <= now - self._timeout:
+        while self._seen and self._seen[0][0] <= now - self._max_hold_ms:
             self._expired = self._seen.popleft()[1]
 
     def _lowest(self, watermark: int) -> int:
+        """Return the low watermark for one of the input; inputs that hold it for too long stop doing so."""
         heap = self._heap
         while heap:
             at, number, key_text = heap[0]
@@ -353,7 +365,7 @@ class LowWatermark(KeyService):
     # -- rows -------------------------------------------------------------------------
 
     def take_for_row(self, tag: str = "") -> int | None:
-        """Return the low watermark for a row that leaves to ``tag``; None if the stream knows it already."""
+        """Return the low watermark for a row that leaves to ``tag``; None if that stream has it already."""
         self._emitted_at[tag] = self._clock()
         if self._emitted[tag] == self.low:
             return None
@@ -361,7 +373,7 @@ class LowWatermark(KeyService):
         return min(self.low, LAST_MS) if self.low >= FIRST_MS else None
 
     def due(self) -> Sequence[str]:
-        """Return the tags of the streams that need a carrier now."""
+        """Return the tags of the streams that need a row without an output (a carrier) now."""
         if self._raised:
             self._raised = False
             return [tag for tag, last in self._emitted.items() if last < self.low or self._is_silent(tag)]
@@ -369,9 +381,10 @@ class LowWatermark(KeyService):
 
     @property
     def alive_seconds(self) -> float:
-        """The longest time for which a stream may be without a row."""
-        return self._alive / 1000
+        """The longest time, in seconds, for which a stream may be without a row."""
+        return self._alive_ms / 1000
 
     def _is_silent(self, tag: str) -> bool:
+        """Return True if a stream got no row for so long that it would soon count as idle."""
         at = self._emitted_at[tag]
-        return at is None or self._clock() - at >= self._alive
+        return at is None or self._clock() - at >= self._alive_ms

@@ -26,24 +26,21 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd, load_of
-from flink_agents.runtime.operator.commit import RunCommitter
-from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.end_times import START
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.commit import Features, RunCommitter
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.services.service import Schedule
+from flink_agents.runtime.operator.services.service import NOTHING, START, Emission, Schedule
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
 
 
 class InputRejected(Exception):
-    """An input has to wait, and state cannot hold it.
+    """An input has to wait in state, and state cannot hold it.
 
     Args:
-        error: The reason.
+        error: The error of the codec, which names the part that state cannot hold.
     """
 
     def __init__(self, error: UnserializableValueError) -> None:
@@ -61,7 +58,7 @@ class AgentProcessor:
         clock: Returns the wall-clock time in milliseconds.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         features: The features of the operator.
-        new_head: Creates the head of a key that has none.
+        new_head: Creates the head of a key that has none, given the journal id.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
@@ -72,7 +69,7 @@ class AgentProcessor:
         feeder: Hands inputs from state to actors.
         loop_access: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
-        to_look_at: The actors with news for Flink's task thread.
+        to_look_at: The actors whose runs have ended, for Flink's task thread to commit.
         has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
     """
 
@@ -114,7 +111,10 @@ class AgentProcessor:
         shared.telemetry.run_metrics.add_gauges("runs", lambda: load_of(list(self.actors.values())))
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
-        """Handle an input of the current key."""
+        """Handle an input or a ``TaggedSignal`` of the current key; return the outputs of committed runs.
+
+        Its event time is in milliseconds, or None.
+        """
         # Signals and requests come in the same stream as inputs.
         if type(record) is TaggedSignal:
             return self._signals.receive(key_text, record, timers)
@@ -135,7 +135,7 @@ class AgentProcessor:
         return emission if previous_emission is None else previous_emission.followed_by(emission)
 
     def _commit_and_release(self, key_text: str, timers: Timers) -> Emission | None:
-        """Commit the finished runs of the current key's actor, and release the actor if it has no more work.
+        """Commit the runs of the current key's actor if all have ended, and release it if no inputs wait.
 
         If inputs come faster than timers check the actor, the key would keep it forever, although all inputs
         could run inline for less. This applies until a run had to be handed over.
@@ -150,6 +150,11 @@ class AgentProcessor:
         return emission
 
     def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
+        """Run an input of the current key inline, or else store it for the key's actor.
+
+        Raises:
+            InputRejected: It has to wait, and state cannot hold it.
+        """
         actor = self.actors.get(key_text)
         # Inputs of a key run in order, so this one queues after those of the actor.
         if actor is not None:
@@ -196,20 +201,20 @@ class AgentProcessor:
         return NOTHING
 
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
-        """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
+        """Return the open waits of a key's runs in memory, each with its id; None if no such run may wait."""
         actor = self.actors.get(key_text)
         if actor is None or (mailbox := actor.mailbox) is None or actor.suspended is not None:
             return None
         return [(wait.wait_id, wait.stored) for wait in list(mailbox.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
-        """Return the sequence numbers of the runs that the loop has started since the key has an actor."""
+        """Return the sequence numbers of the runs that the loop has started since the key got its actor."""
         actor = self.actors.get(key_text)
         mailbox = None if actor is None else actor.mailbox
         return () if mailbox is None else mailbox.runs
 
     def open(self, timers: Timers | None = None) -> None:
-        """Prepare the operator for the first input.
+        """Open the store and find restored work, before the first input. Waits for the store.
 
         Args:
             timers: Timers of the current key; None if there is no restored state.
@@ -225,10 +230,10 @@ class AgentProcessor:
         return key_text not in self.actors and self.loop_access.is_full
 
     def close(self, wait: bool = True) -> None:
-        """Stop everything that still runs.
+        """Stop the loop and all runs, and tell the observers.
 
         Args:
-            wait: True to return when it has ended, in bounded time.
+            wait: True to block until the loop has ended, for a bounded time.
         """
         self.loop_access.close(wait)
         self._shared.telemetry.observers.closed()
@@ -236,17 +241,21 @@ class AgentProcessor:
     # -- keys with work ---------------------------------------------------------------
 
     def head_of(self, key_text: str) -> Head | None:
-        """Return the head of the current key, from actor, cache or state; None if it has none."""
+        """Return the head of the current key, from actor, cache or state; None for a key that never came."""
         holder = self.actors.get(key_text) or self.cache.get(key_text)
         return holder.head if holder is not None else self.heads.read(key_text)
 
     def actor_of(self, key_text: str, timers: Timers) -> KeyActor | None:
-        """Return the actor of the current key, created again after a restore; None if nothing waits."""
+        """Return the actor of the current key, created again after a restore; None if it has nothing to run.
+
+        Raises:
+            BaseException: The loop has failed.
+        """
         actor = self.actors.get(key_text)
         if actor is None:
             head = self.heads.read(key_text)
-            rests = head is None or (bool(head.suspended) and self._suspensions.rests(head, key_text))
-            if head is None or rests or not head.has_pending:
+            is_asleep = head is not None and bool(head.suspended) and self._suspensions.rests(head, key_text)
+            if head is None or is_asleep or not head.has_pending:
                 # The key has no work to run now, so its inputs are known.
                 if self._low_watermark is not None:
                     self._low_watermark.note_restored_inputs(None, key_text)
@@ -256,21 +265,21 @@ class AgentProcessor:
         return actor
 
     def is_blocked(self, head: Head) -> bool:
-        """Return True if inputs of a key without an actor have to stay in state for now."""
+        """Return True if inputs of a key without an actor stay in state, because suspended runs go first."""
         return bool(head.suspended) and self._suspensions.blocks(head)
 
     def blocked(self, key_text: str, head: Head) -> None:
-        """Notify services that inputs of a key stay in state, maybe for days."""
+        """Notify services that inputs of a key stay in state until a suspended run ends, maybe for days."""
         for hook in self.features.hooks.blocked:
             hook(key_text, head)
 
     # -- inputs that wait -------------------------------------------------------------
 
     def _pack_input(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
+        """Return an input and its event time as bytes.
 
         Raises:
-            InputRejected: State cannot hold it.
+            InputRejected: State cannot hold the input.
         """
         try:
             return self._shared.codec.encode([record, timestamp])
@@ -288,7 +297,7 @@ class AgentProcessor:
             return None
 
     def _store_input(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
+        """Put the bytes of the key's next input into state, where they stay until its run is committed."""
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
         self._state.pending.put_input(head.next_pending, packed)
         if self._low_watermark is not None:
@@ -297,7 +306,7 @@ class AgentProcessor:
         self._state.head.update(head.pack())
 
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
-        """Queue an input of a key with an actor."""
+        """Store an input of a key with an actor, and pass it to the actor if that has room."""
         self.loop_access.check_failure()
         packed = self._pack_input(record, timestamp)
         self._store_input(actor.head, actor.key_text, packed, timestamp)
@@ -305,7 +314,7 @@ class AgentProcessor:
         return NOTHING
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
-        """Queue an input of a key without an actor, and create the actor."""
+        """Store an input of a key without an actor, and create the actor. Waits until the loop has room."""
         self.loop_access.check_failure()
         self.loop_access.wait_for_room()
         self.heads.mark(head, key_text)
@@ -317,7 +326,16 @@ class AgentProcessor:
     def _hand_over(
         self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
     ) -> None:
-        """Let the loop continue a run that started here; ``whole`` is True if it knows all of its memory."""
+        """Let the loop continue a run that started on Flink's thread. Waits until the loop has room.
+
+        Args:
+            head: The head of its key.
+            step: The execution of an action that cannot end here.
+            record: The input.
+            packed: The bytes of the input; None if they are still to be made.
+            whole: True if the run has read all memory of its key.
+            timers: Timers of the key.
+        """
         run = step.run
         self._releases_early = False
         try:
@@ -345,7 +363,14 @@ class AgentProcessor:
         )
 
     def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
-        """Create the actor of a key that has inputs in state."""
+        """Create the actor of a key with inputs in state, and start its work.
+
+        Args:
+            head: The head of the key.
+            key_text: The key.
+            pending: True if inputs of it were in state before the present call.
+            timers: Timers of the key.
+        """
         cached = self.cache.get(key_text)
         nodes: dict[str, bytes | None]
         if cached is not None and cached.whole:
@@ -376,6 +401,10 @@ class AgentProcessor:
         timers: Timers,
         unread: bool = True,
     ) -> KeyActor:
+        """Create the actor of a key without giving it inputs; ``nodes`` is all of the key's memory.
+
+        If ``unread`` is True, an earlier attempt may have recorded runs of the key, which it replays first.
+        """
         features = self.features
         # Late replays that have waited for too long must not be waited for again.
         if head.skipped and features.skipped_runs is not None:
@@ -399,7 +428,7 @@ class AgentProcessor:
         return actor
 
     def release(self, actor: KeyActor, timers: Timers) -> None:
-        """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
+        """Remove the actor of a key without waiting inputs, and cache its head and memory."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
         self.cache.store_key(actor.key_text, actor.head, actor.memory, True, searched=False)
@@ -424,7 +453,7 @@ class AgentProcessor:
     def _reject(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
     ) -> Emission:
-        """Continue without an input that state cannot hold.
+        """Handle an input that state cannot hold, as the policy ``on_error`` says; return what it emits.
 
         Nothing was written, and no run has its number.
         """
@@ -452,7 +481,11 @@ class AgentProcessor:
         return actor is not None and actor.held is not None and actor.idle
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
-        """Commit the finished runs of the current key's actor, unless the attempt has failed."""
+        """Commit the ended runs of the current key's actor, and continue with its suspended runs.
+
+        Raises:
+            BaseException: The loop has failed, so nothing may be committed.
+        """
         loop = self.loop_access.running_loop
         if loop is not None and loop.failure is not None:
             raise loop.failure

@@ -30,7 +30,7 @@ from flink_agents.api.events.signals import Signal
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.stacks import line_of
-from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.identity import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
@@ -46,11 +46,18 @@ _log = bounded_logger("flink_agents.requests")
 
 
 MOST = 40
-"""The most entries of each kind that are listed."""
+"""The most entries of each kind, such as runs or paths of memory, that a description lists."""
 
 
 def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
-    """Return the description of the current key, which has a head, and of its work on the loop."""
+    """Return the state of the current key and its work on the loop, as JSON values for ``inspect``.
+
+    Args:
+        state: Keyed state.
+        key_text: The key.
+        head: Its head.
+        actor: Its actor; None if the loop has no work of it.
+    """
     description: dict[str, Any] = {
         "known": True,
         "sequence": head.next_seq,
@@ -60,11 +67,13 @@ def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor |
         "memory": _memory_sizes(state),
     }
     if actor is not None:
-        description |= _live(key_text, actor)
+        description |= _describe_live(key_text, actor)
     # A run that blocks the key is resumed as soon as there is an actor.
     suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
     if suspended_runs:
-        description["suspended"] = [_suspended(state, key_text, head, run) for run in suspended_runs[:MOST]]
+        description["suspended"] = [
+            _describe_suspended(state, key_text, head, run) for run in suspended_runs[:MOST]
+        ]
     if head.signals_expire is not None:
         names = Counter(signal.name for signal in state.pending.mailbox().signals)
         description["signals"] = dict(names.most_common(MOST))
@@ -79,6 +88,7 @@ def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor |
 
 
 def _memory_sizes(state: KeyedState) -> dict[str, int]:
+    """Return the bytes of each path of short-term memory, for at most ``MOST`` paths."""
     sizes: dict[str, int] = {}
     for path, data in state.memory.items():
         if len(sizes) == MOST:
@@ -87,27 +97,28 @@ def _memory_sizes(state: KeyedState) -> dict[str, int]:
     return sizes
 
 
-def _suspended(state: KeyedState, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+def _describe_suspended(state: KeyedState, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+    """Return a suspended run of the current key, with its waits, as JSON values."""
     suspension = state.pending.suspension(run.number)
     seq = run.seq
     run_id = run_id_of(head.journal_id, key_text, seq)
-    shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
+    description: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
     if suspension is not None:
-        shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
-        shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
-    return shown
+        description["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
+        description |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
+    return description
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
     return [_describe_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
 
 
-def _describe_wait(wait: StoredWait, id: str) -> dict[str, Any]:
-    return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
+def _describe_wait(wait: StoredWait, wait_id: str) -> dict[str, Any]:
+    return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": wait_id}
 
 
-def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
-    """Return the work of the loop for a key."""
+def _describe_live(key_text: str, actor: KeyActor) -> dict[str, Any]:
+    """Return the work of the loop for a key, with the run that is executed now, as JSON values."""
     description: dict[str, Any] = {"chosen": len(actor.inbox), "ended": len(actor.ended)}
     if (recovery := actor.recovery) is not None:
         unread = recovery.order is None
@@ -137,12 +148,12 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
 
 
 class RequestService(KeyService):
-    """Handles requests. Only for Flink's task thread.
+    """Answers requests about a key: to inspect it, to end a run, to erase it. Only for Flink's task thread.
 
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        runs: The suspended runs. Resumes the run that is to end.
+        runs: The suspended runs in state, of which one that is to end is resumed.
     """
 
     def __init__(
@@ -157,7 +168,13 @@ class RequestService(KeyService):
         self._agent = shared.agent.name
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
-        """Handle a request about the current key, and end the run that it marks."""
+        """Handle a request about the current key, and let the run end that it asks to end.
+
+        Args:
+            signal: The request: its name has the reserved prefix.
+            key_text: The key.
+            timers: Timers of the key.
+        """
         operator = self.operator
         head = self.operator.head_of(key_text)
         actor = operator.actors.get(key_text)
@@ -191,7 +208,7 @@ class RequestService(KeyService):
         actor.ends = head.ends
 
     def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
-        """Handle a request; returns the sequence number of a run that it marks, or None.
+        """Handle a request; return the sequence number of the run that it asks to end, or None.
 
         Args:
             signal: The request.
@@ -205,7 +222,7 @@ class RequestService(KeyService):
         elif signal.name == INSPECT:
             self._reply(signal, key_text, ANSWERED, **describe_key(self._state, key_text, head, actor))
         elif signal.name == END_RUN:
-            return self._end(signal, key_text, head, actor)
+            return self._mark_run(signal, key_text, head, actor)
         elif signal.name == ERASE:
             self._erase(signal, key_text, head, actor)
         else:
@@ -214,9 +231,10 @@ class RequestService(KeyService):
 
     # -- requests ---------------------------------------------------------------------
 
-    def _end(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> int | None:
-        value = cast("Mapping[str, Any]", signal.value) if isinstance(signal.value, Mapping) else {}
-        run = value.get("run")
+    def _mark_run(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> int | None:
+        """Mark the run that a request wants to end; return its sequence number, or None if rejected."""
+        arguments = cast("Mapping[str, Any]", signal.value) if isinstance(signal.value, Mapping) else {}
+        run = arguments.get("run")
         seq = self._unfinished(key_text, head, actor).get(run) if isinstance(run, str) else None
         if seq is None:
             reason = "no unfinished run of the key has this id: it has ended, or never began"
@@ -225,7 +243,12 @@ class RequestService(KeyService):
         if seq in head.ends:
             self._reply(signal, key_text, ACCEPTED, run=run, sequence=seq, reason="it is being ended already")
             return None
-        mark = [signal.id, str(value.get("reason") or "")[:500], str(value.get("by") or "")[:100], run]
+        mark = [
+            signal.id,
+            str(arguments.get("reason") or "")[:500],
+            str(arguments.get("by") or "")[:100],
+            run,
+        ]
         head.ends = {**head.ends, seq: mark}
         self._reply(signal, key_text, ACCEPTED, run=run, sequence=seq)
         return seq
@@ -252,37 +275,42 @@ class RequestService(KeyService):
         return sequence_numbers
 
     def _erase(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> None:
+        """Remove memory and signals of a key without unfinished work. Its head stays: numbers continue."""
         if actor is not None or head.has_pending or head.suspended or head.delayed_due:
             reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
             self._reply(signal, key_text, REJECTED, reason=reason)
             return
-        values = sum(1 for _ in self._state.memory.items())
+        value_count = sum(1 for _ in self._state.memory.items())
         self._state.memory.clear()
-        signals = head.signals_expire is not None
-        if signals:
+        had_signals = head.signals_expire is not None
+        if had_signals:
             self._state.pending.put_mailbox(Mailbox())
             head.signals_expire = None
         # Later runs are replayed after a restart, from their records.
         ended = {"journal": journal_name(head.journal_id, self._agent), "through": head.committed_through}
-        self._reply(signal, key_text, ERASED, values=values, signals=signals, store=head.store, **ended)
+        self._reply(
+            signal, key_text, ERASED, values=value_count, signals=had_signals, store=head.store, **ended
+        )
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
         request = signal.id if isinstance(signal.id, str) else None
         self._answer(request, str(signal.name), key_text, outcome, **more)
 
-    def _answer(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
+    def _answer(
+        self, request: str | None, request_name: str, key_text: str, outcome: str, **more: Any
+    ) -> None:
         """Reply to a request: as a line in the log, and to observers.
 
         Args:
-            request: Its id.
-            what: The name of the request.
+            request: The id of the request; None if it has no valid one.
+            request_name: The name of the request, with its prefix.
             key_text: The key.
-            outcome: The outcome.
-            **more: Further fields: values of JSON.
+            outcome: One of the outcomes of ``api.events.key_requests``.
+            **more: Further fields of the reply: JSON values.
         """
         answer = {
             "request": request,
-            "what": what.removeprefix(PREFIX),
+            "what": request_name.removeprefix(PREFIX),
             "agent": self._agent,
             "key": key_text,
             "outcome": outcome,

@@ -35,8 +35,10 @@ INTERVAL_SECONDS = 3.0
 """The poll interval: the default lifetime of Flink's cache."""
 
 REQUEST_SECONDS = 5.0
+"""The timeout of a request."""
 
 DEFAULT_PORT = 8081
+"""The default of Flink's option ``rest.port``."""
 
 MAX_PORTS = 100
 """The most ports of a range that are tried."""
@@ -45,6 +47,7 @@ GROWING = ("restored", "total", "completed", "failed")
 """Counters of an answer that only grow while the JobManager is running."""
 
 DISABLED = "Checkpointing has not been enabled"
+"""A part of Flink's answer about a job without checkpoints."""
 
 
 class RestError(Exception):
@@ -53,7 +56,7 @@ class RestError(Exception):
 
 @dataclass(frozen=True)
 class CheckpointView:
-    """The content of an answer.
+    """The checkpoints of a job, as an answer of Flink shows them.
 
     Attributes:
         connection: Number of the connection that it came by.
@@ -62,8 +65,8 @@ class CheckpointView:
         highest: The greatest id of a checkpoint or savepoint that had been triggered.
         discarded: The last checkpoint that was discarded in favor of a later one, which is retained; 0 if
             none is known. Savepoints do not count.
-        enabled: True if the job takes checkpoints at all.
-        hides: True if more checkpoints are retained than the history shows, so it never shows a discarded
+        enabled: False if the job takes no checkpoints.
+        hides: True if Flink retains more checkpoints than the history shows, so that it shows no discarded
             one.
     """
 
@@ -83,10 +86,14 @@ class CheckpointView:
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
-        """Return the view of the body of an answer.
+        """Return the view of an answer.
+
+        Args:
+            answer: The body of the answer, as JSON.
+            connection: Number of the connection that it came by.
 
         Raises:
-            RestError: It does not have the form of Flink's answers.
+            RestError: The body does not have the form of Flink's answers.
         """
         try:
             history: list[Mapping[str, Any]] = answer["history"]
@@ -123,18 +130,18 @@ _connections = count(1)
 
 
 class Listener(Protocol):
-    """Receives the answers. The polling thread calls all methods."""
+    """Receives the answers of a :class:`CheckpointPoller`, whose thread calls all methods."""
 
     def asking(self) -> None:
         """Note that the next request is about to be sent."""
         ...
 
     def answered(self, view: CheckpointView) -> None:
-        """Take an answer."""
+        """Handle an answer of Flink, which may be older than earlier ones."""
         ...
 
     def failed(self, error: RestError) -> None:
-        """Take the error that came instead of an answer."""
+        """Handle the error that came instead of an answer."""
         ...
 
     def ended(self, error: BaseException) -> None:
@@ -146,7 +153,7 @@ class CheckpointClient:
     """Requests the checkpoints of one job. For one thread.
 
     Args:
-        addresses: The addresses to try; the first one that knows the job is used.
+        addresses: The addresses of REST interfaces to try; the first one that knows the job is used.
         job_id: Flink's id of the job.
     """
 
@@ -158,7 +165,7 @@ class CheckpointClient:
         self._path = ""
 
     def request_view(self) -> CheckpointView:
-        """Return Flink's answer, which may be some seconds old.
+        """Request and return Flink's answer, which may be some seconds old. Blocks the thread.
 
         Raises:
             RestError: No address answers, or none knows the job.
@@ -178,17 +185,22 @@ class CheckpointClient:
         raise RestError("; ".join(errors[:1] + errors[-1:][len(errors) == 1 :]) or "no address is known")
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, if one is open."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _connect(self, address: str) -> HTTPConnection:
+        """Create the connection to an address, which is opened by the first request.
+
+        Raises:
+            RestError: The address is malformed.
+        """
         try:
             parts = urlsplit(address if "//" in address else f"http://{address}")
-            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
             port = parts.port or (None if "//" in address else DEFAULT_PORT)
-            self._connection = kind(parts.hostname or "localhost", port, timeout=REQUEST_SECONDS)
+            self._connection = connection_class(parts.hostname or "localhost", port, timeout=REQUEST_SECONDS)
         except ValueError as error:
             raise RestError(str(error)) from error
         self._number = next(_connections)
@@ -196,6 +208,11 @@ class CheckpointClient:
         return self._connection
 
     def _request(self, connection: HTTPConnection) -> CheckpointView:
+        """Request and return an answer over a connection.
+
+        Raises:
+            RestError: There is no usable answer.
+        """
         try:
             connection.request("GET", self._path, headers={"Accept": "application/json"})
             response = connection.getresponse()
@@ -216,16 +233,16 @@ class CheckpointClient:
 
 
 class CheckpointPoller:
-    """Polls while there are listeners.
+    """Polls the checkpoints of a job in a thread, while there are listeners.
 
     Args:
-        addresses: The addresses to try.
+        addresses: The addresses of REST interfaces to try.
         job_id: Flink's id of the job.
         interval: Seconds between requests.
     """
 
     def __init__(self, addresses: tuple[str, ...], job_id: str, interval: float = INTERVAL_SECONDS) -> None:
-        self._place = addresses, job_id
+        self._client_arguments = addresses, job_id
         self._interval = interval
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
@@ -233,7 +250,7 @@ class CheckpointPoller:
         self._logged: set[type[Exception]] = set()
 
     def listen(self, listener: Listener) -> None:
-        """Notify ``listener`` of all answers from now on."""
+        """Notify a listener of all answers from the next request on; start the thread if it is the first."""
         with self._lock:
             self._listeners.append(listener)
             if self._stop is None:
@@ -252,7 +269,8 @@ class CheckpointPoller:
                 self._stop = None
 
     def _serve(self, stop: threading.Event) -> None:
-        client = CheckpointClient(*self._place)
+        """Poll until ``stop`` is set. The body of the thread."""
+        client = CheckpointClient(*self._client_arguments)
         try:
             while not stop.is_set():
                 self._poll_once(client)
@@ -272,6 +290,7 @@ class CheckpointPoller:
         self._notify(listeners, lambda listener: listener.ended(error))
 
     def _poll_once(self, client: CheckpointClient) -> None:
+        """Make a request, and notify the listeners of its answer or error."""
         # A listener that is added now did not see the request, so it does not get the answer.
         listeners = list(self._listeners)
         self._notify(listeners, lambda listener: listener.asking())
@@ -287,6 +306,7 @@ class CheckpointPoller:
             self._notify(listeners, lambda listener: listener.answered(view))
 
     def _notify(self, listeners: list[Listener], notify: Callable[[Listener], None]) -> None:
+        """Call ``notify`` for each listener; log what a listener raises."""
         for listener in listeners:
             try:
                 notify(listener)
@@ -314,7 +334,11 @@ def poller_of(addresses: tuple[str, ...], job_id: str) -> CheckpointPoller:
 
 
 def rest_addresses(flink: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses at which a TaskManager configured by ``flink`` finds Flink's REST interface."""
+    """Return the URLs at which a TaskManager may find Flink's REST interface; none without a host.
+
+    Args:
+        flink: The configuration of the TaskManager.
+    """
     host = flink.get("rest.address") or flink.get("jobmanager.rpc.address")
     if not host:
         return ()

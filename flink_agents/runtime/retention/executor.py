@@ -15,16 +15,13 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 
 _log = bounded_logger("flink_agents.pruning")
 
-AT_ONCE = 100
-"""The number of journals that are pruned concurrently, so that a store can group them."""
+BATCH_SIZE = 100
+"""The least journals of a batch, which are pruned concurrently, so that a store can group them."""
 PAUSE_SECONDS = 0.02
-"""The pause between two batches, which lets appends have their turn."""
+"""The pause, in seconds, between two batches, in which appends have their turn."""
 
 SHARE = 20
-"""If many journals wait, this fraction of them is pruned at once: 1 in 20.
-
-So a job with many keys keeps up.
-"""
+"""A batch has at least this fraction of the waiting journals, 1 in 20, so that many keys are kept up with."""
 
 MAX_FAILED = 100_000
 """The most journals that are retried after an error. Others are pruned with a later commit."""
@@ -34,9 +31,9 @@ class PruneProgress:
     """The progress of pruning, shared by Flink's task thread and the event loop.
 
     Attributes:
-        journals: The journals whose progress is reported.
-        markers: The positions of the first records that earlier attempts wrote, as far as state knows them.
-        pruned: Journals that were pruned, each with the last run that was removed.
+        journals: The journals whose pruning is reported in ``pruned``.
+        markers: By journal, the position of its first record of earlier attempts, as far as state knows it.
+        pruned: Journals that were pruned, each with the sequence number of the last removed run.
     """
 
     def __init__(self) -> None:
@@ -49,70 +46,78 @@ class PruneExecutor:
     """Prunes on the event loop, a batch of journals at a time.
 
     Args:
-        store: The store.
-        metrics: Metrics of the runtime.
-        watched: Receives the progress.
+        store: The store that has the journals.
+        metrics: Counts pruned runs and errors.
+        progress: Is told of pruned journals.
     """
 
-    def __init__(self, store: ActionStateStore, metrics: RunMetrics, watched: PruneProgress) -> None:
+    def __init__(self, store: ActionStateStore, metrics: RunMetrics, progress: PruneProgress) -> None:
         self._store = store
         self._metrics = metrics
-        self._watched = watched
+        self._progress = progress
         self._loop = asyncio.get_running_loop()
         self._due: dict[JournalKey, tuple[int, int]] = {}
         self._failed: dict[JournalKey, tuple[int, int]] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._warned = False
-        self._given = self._added = 0
+        self._scheduled = self._added = 0
 
     def schedule(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
-        """Schedule journals to be pruned after some seconds. For any thread."""
-        self._given += 1
+        """Schedule journals to be pruned. For any thread.
+
+        Args:
+            journals: By journal, the last run to prune, and the number of runs with records up to it.
+            delay: The seconds after which to prune them.
+        """
+        self._scheduled += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
             # All state of the executor belongs to the loop's thread.
             self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
 
     def wait_until_pruned(self, seconds: float) -> None:
         """Block until all scheduled journals were pruned, or failed; for tests, not on the loop's thread."""
-        asyncio.run_coroutine_threadsafe(self._at_rest(), self._loop).result(seconds)
+        asyncio.run_coroutine_threadsafe(self._wait_for_rest(), self._loop).result(seconds)
 
-    async def _at_rest(self) -> None:
-        while not self._closed and (self._added < self._given or self._task is not None):
+    async def _wait_for_rest(self) -> None:
+        while not self._closed and (self._added < self._scheduled or self._task is not None):
             await asyncio.sleep(PAUSE_SECONDS / 10)
 
     async def close(self) -> None:
-        """Stop pruning."""
+        """Stop pruning: cancel the running batch, and wait until it has ended."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def _add(self, journals: Mapping[JournalKey, tuple[int, int]]) -> None:
+        """Add journals to the due ones, with those of earlier errors. On the loop."""
         self._added += 1
         if self._closed:
             return
         # Retry with the next batch. The store may have recovered.
         failed = self._failed
         self._failed = {}
-        for notes in (journals, failed):
-            for journal, (through, runs) in notes.items():
+        for waiting_journals in (journals, failed):
+            for journal, (through, runs) in waiting_journals.items():
                 add_note(self._due, journal, through, runs)
         if self._task is None:
-            self._task = self._loop.create_task(self._work())
+            self._task = self._loop.create_task(self._prune_batches())
 
-    async def _work(self) -> None:
+    async def _prune_batches(self) -> None:
+        """Prune all due journals, batch by batch."""
         due = self._due
         while due and not self._closed:
-            number = max(AT_ONCE, len(due) // SHARE)
+            number = max(BATCH_SIZE, len(due) // SHARE)
             batch = [(journal, *due.pop(journal)) for journal in list(islice(due, number))]
             await asyncio.gather(*(self._prune(*arguments) for arguments in batch))
             await asyncio.sleep(PAUSE_SECONDS)
         self._task = None
 
     async def _prune(self, journal: JournalKey, through: int, runs: int) -> None:
-        watched = self._watched
-        marker = watched.markers.pop(journal, None)
+        """Prune a journal through a run; after an error, it is pruned with a later batch."""
+        progress = self._progress
+        marker = progress.markers.pop(journal, None)
         try:
             if marker is not None:
                 # With the marker, the store need not read all of its records.
@@ -132,11 +137,18 @@ class PruneExecutor:
                 )
         else:
             self._metrics.group.get_counter("runs_pruned").inc(runs)
-            if journal in watched.journals:
-                watched.pruned.append((journal, through))
+            if journal in progress.journals:
+                progress.pruned.append((journal, through))
 
 
 def add_note(notes: dict[JournalKey, tuple[int, int]], journal: JournalKey, through: int, runs: int) -> None:
-    """Add a commit to the notes of a journal: its last run, and the number of runs with records before it."""
-    noted, previous_runs = notes.get(journal, (through, 0))
-    notes[journal] = max(noted, through), previous_runs + runs
+    """Merge a commit into the notes of all journals.
+
+    Args:
+        notes: By journal, the last committed run, and the number of runs with records up to it.
+        journal: The journal of the commit.
+        through: The sequence number of the last run of the commit.
+        runs: The number of its runs with records.
+    """
+    noted_through, noted_runs = notes.get(journal, (through, 0))
+    notes[journal] = max(noted_through, through), noted_runs + runs

@@ -64,22 +64,22 @@ RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retai
 
 
 SEEN_BITS = 2**25
-"""The default size: 4 MB.
+"""The default number of bits of a filter: 4 MB.
 
 After a million items, one in 7,000 others is a false positive; after ten million, one in four.
 """
 
 PROBES = 4
-"""The number of bits for each item."""
+"""The number of bits that a filter sets for each item."""
 
 
 @dataclass
 class PendingCommits:
-    """Commits at the same stage.
+    """Commits that wait for the same answer of Flink before their records can be pruned.
 
     Attributes:
-        journals: The last run that was committed of each journal, and the number of runs with records.
-        at: Time of the last commit.
+        journals: By journal, the last committed run, and the number of runs with records.
+        at: The time of the last commit, in seconds of the pruner's clock.
         connection: The connection of the last answer after them; None before the first.
         content: The content of that answer.
         changes: The number of answers since the first one whose content differed from the one before.
@@ -95,7 +95,7 @@ class PendingCommits:
     bound: int | None = None
 
     def add(self, journal: JournalKey, through: int, runs: int) -> None:
-        """Add a commit."""
+        """Add a commit; see :func:`add_note` for the arguments."""
         add_note(self.journals, journal, through, runs)
 
     def merge(self, other_commits: PendingCommits) -> None:
@@ -105,12 +105,12 @@ class PendingCommits:
         self.at = max(self.at, other_commits.at)
 
     def answered(self, view: CheckpointView, highest: int, is_older: bool) -> None:
-        """Update the stage with an answer.
+        """Count an answer that came after the commits; the last that is needed sets their bound.
 
         Args:
             view: The answer.
             highest: The greatest id in this answer and all earlier ones.
-            is_older: True if it is older than the answer before. Then it does not count as a change.
+            is_older: True if the answer is older than the one before, so that it does not count as a change.
         """
         if self.connection != view.connection or is_older:
             self.connection = view.connection
@@ -124,12 +124,12 @@ class PendingCommits:
 
     @property
     def stage(self) -> Hashable:
-        """The stage of the commits. Equal stages can be merged."""
+        """The bound, or the answer, that the commits wait for. Commits with equal stages can be merged."""
         return (self.bound, self.bound is None and (self.connection, self.content, self.changes))
 
     @property
     def runs(self) -> int:
-        """Number of runs with records."""
+        """The number of runs with records in all journals."""
         return sum(runs for _, runs in self.journals.values())
 
 
@@ -146,37 +146,38 @@ class BloomFilter:
         self._mask = bits - 1
         self._bits: bytearray | None = None
 
-    def add(self, thing: Hashable) -> None:
-        """Add an item."""
+    def add(self, item: Hashable) -> None:
+        """Add an item, which stays for the life of the filter."""
         if self._bits is None:  # an empty filter takes no memory
             self._bits = bytearray((self._mask + 1) // 8)
-        for place in self._places(thing):
+        for place in self._places(item):
             self._bits[place >> 3] |= 1 << (place & 7)
 
-    def __contains__(self, thing: Hashable) -> bool:
+    def __contains__(self, item: Hashable) -> bool:
         bits = self._bits
-        return bits is not None and all(bits[place >> 3] >> (place & 7) & 1 for place in self._places(thing))
+        return bits is not None and all(bits[place >> 3] >> (place & 7) & 1 for place in self._places(item))
 
-    def _places(self, thing: Hashable) -> list[int]:
-        first = hash(thing)
+    def _places(self, item: Hashable) -> list[int]:
+        """Return the numbers of the bits of an item, by double hashing."""
+        first = hash(item)
         step = hash((first, PROBES)) | 1
         return [(first + number * step) & self._mask for number in range(PROBES)]
 
 
 class Pruner(Listener):
-    """Prunes the journals of a subtask.
+    """Decides which records of a subtask's journals no retained checkpoint needs, and has them pruned.
 
     Args:
         policy: The policy of the option ``action-state.prune``.
-        retention: Seconds for which records are kept longer.
-        metrics: Metrics of the runtime.
+        retention: Seconds for which records are kept after no checkpoint needs them.
+        metrics: Counts pruned runs, and errors.
         poller: Polls Flink; None if no address is known.
         one_retained: True if Flink retains one checkpoint, the latest.
-        clock: Returns the time in seconds.
+        clock: Returns the time in seconds, as ``time.monotonic`` does.
 
     Attributes:
-        schedule: Prunes journals, each up to a run, after some seconds; None before the store was opened.
-        watched: The progress of pruning.
+        schedule: ``PruneExecutor.schedule``; None before the store was opened.
+        progress: The progress of pruning, for the marks of unpruned keys.
     """
 
     def __init__(
@@ -198,9 +199,9 @@ class Pruner(Listener):
         self._restored: deque[tuple[JournalKey, int]] = deque()
         # Journals with runs after the restored checkpoint. A false positive of the filter is pruned later, by
         # Flink's answers or after the next restore.
-        self._known = BloomFilter()
+        self._noted_journals = BloomFilter()
         # For the polling thread.
-        self.watched = PruneProgress()
+        self.progress = PruneProgress()
         self._notes: list[PendingCommits] = []
         self._highest = self._discarded = 0
         self._failures = self._disabled = 0
@@ -211,14 +212,14 @@ class Pruner(Listener):
         self._ever_reached = False
         self.schedule: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
         self._executor: PruneExecutor | None = None
-        self._off = False
+        self._has_stopped = False
         for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
             metrics.group.get_counter(name)
-        self._show()
-        self._check(policy)
+        self._update_gauges()
+        self._warn_of_missing(policy)
 
-    def _check(self, policy: Prune) -> None:
-        """Warn if the policy needs something that is not there."""
+    def _warn_of_missing(self, policy: Prune) -> None:
+        """Warn if the policy lacks the address of Flink, or is not for several retained checkpoints."""
         if policy is Prune.CHECKPOINTS and self._poller is None:
             self._fall_back("the address of Flink's REST interface is unknown")
         elif policy is Prune.RESTORE_ONLY and not self._one_retained:
@@ -233,13 +234,13 @@ class Pruner(Listener):
 
         Args:
             journal: The key's journal.
-            through: The last of them.
+            through: The sequence number of the last of them.
             runs: The number of them that have records and were not noted before.
         """
         # Until Flink answers, only commits that the restored checkpoint has may be pruned. This one is later.
         if runs and not self._ever_reached:
-            self._known.add(journal)
-        if self._poller is not None and not self._off:
+            self._noted_journals.add(journal)
+        if self._poller is not None and not self._has_stopped:
             if len(self._noted) < MAX_WAITING:
                 self._noted.append((journal, through, runs))
             else:  # the polling thread does not take them
@@ -254,9 +255,14 @@ class Pruner(Listener):
         if through < 0:
             return
         self.committed(journal, through, 0)
-        if self._ever_reached or not self._one_retained or self._off or journal in self._known:
+        if (
+            self._ever_reached
+            or not self._one_retained
+            or self._has_stopped
+            or journal in self._noted_journals
+        ):
             return
-        self._known.add(journal)
+        self._noted_journals.add(journal)
         self._restored.append((journal, through))
         if self._reached is False:
             self._prune_restored()
@@ -271,7 +277,7 @@ class Pruner(Listener):
             untouched: True if nothing of the key was committed since the restore.
         """
         if marker is not None:
-            self.watched.markers[journal] = marker
+            self.progress.markers[journal] = marker
         if untouched:
             self.restored(journal, through)
         elif through >= 0:
@@ -280,22 +286,22 @@ class Pruner(Listener):
     # -- for the agent loop -----------------------------------------------------------
 
     def open(self, store: ActionStateStore) -> None:
-        """Start to prune ``store`` on the running loop."""
-        self._executor = PruneExecutor(store, self._metrics, self.watched)
+        """Start to prune a store, on the running event loop."""
+        self._executor = PruneExecutor(store, self._metrics, self.progress)
         self.schedule = self._executor.schedule
         if self._poller is not None:
             self._poller.listen(self)
 
     async def close(self) -> None:
-        """Stop pruning."""
-        self._off = True
+        """Stop pruning: cancel the running batch, and wait until it has ended."""
+        self._has_stopped = True
         if self._poller is not None:
             self._poller.forget(self)
         if self._executor is not None:
             await self._executor.close()
 
     def wait_until_pruned(self, seconds: float) -> None:
-        """Block until all scheduled journals were pruned; for tests."""
+        """Block until all scheduled journals were pruned, at most some seconds; for tests."""
         if self._executor is not None:
             self._executor.wait_until_pruned(seconds)
 
@@ -315,15 +321,15 @@ class Pruner(Listener):
                 self._warn(TOO_MANY)
         if new.journals:
             self._notes.append(new)
-        self._show()
+        self._update_gauges()
 
     @override
     def answered(self, view: CheckpointView) -> None:
         self._failures = 0
         if not view.enabled:
-            self._not_enabled()
+            self._handle_disabled()
             return
-        self._reach()
+        self._note_reachable()
         self._disabled = -1
         # Without discarded checkpoints in the history, no commit ever becomes prunable.
         if view.hides:
@@ -347,8 +353,8 @@ class Pruner(Listener):
             if notes.bound is None:
                 notes.answered(view, self._highest, is_older)
         self._notes = _merged(self._notes)
-        self._prune()
-        self._show()
+        self._schedule_due()
+        self._update_gauges()
 
     @override
     def failed(self, error: RestError) -> None:
@@ -356,15 +362,15 @@ class Pruner(Listener):
         self._metrics.count("rest_errors")
         if self._failures == FAILURES:
             self._fall_back(str(error))
-        self._show()
+        self._update_gauges()
 
     def ended(self, error: BaseException) -> None:
-        """Stop pruning with checkpoints, and log it."""
+        """Log that completed checkpoints are unknown from now on, and prune restored keys only."""
         self._metrics.count("rest_errors")
         self._fall_back(f"the thread that asks has ended by {error!r}")
-        self._show()
+        self._update_gauges()
 
-    def _prune(self) -> None:
+    def _schedule_due(self) -> None:
         """Schedule the commits that all retained checkpoints have."""
         now = self._clock()
         waiting = list[PendingCommits]()
@@ -379,25 +385,26 @@ class Pruner(Listener):
                 due[0].merge(notes)
             self.schedule(due[0].journals, 0.0)
 
-    def _not_enabled(self) -> None:
-        """Keep all records if the job takes no checkpoints: each restart replays from the start."""
+    def _handle_disabled(self) -> None:
+        """Stop pruning after several answers that the job takes no checkpoints: restarts need all records."""
         if self._disabled < 0:
             return  # it did take some, so the job is just restarting
         self._disabled += 1
         if self._disabled >= DISABLED_ANSWERS:
-            self._off = True
-            self._reach()
+            self._has_stopped = True
+            self._note_reachable()
             self._notes = []
             self._noted.clear()
-        self._show()
+        self._update_gauges()
 
-    def _reach(self) -> None:
+    def _note_reachable(self) -> None:
         """Note that Flink answers. From now on, only its answers allow pruning."""
         self._reached = self._ever_reached = True
         self._restored.clear()
-        self._known = BloomFilter()
+        self._noted_journals = BloomFilter()
 
     def _fall_back(self, reason: str) -> None:
+        """Prune only the runs of the restored checkpoint as long as Flink does not answer, and warn."""
         self._reached = False
         how = "restored keys only" if self._one_retained else "nothing"
         self._warn(
@@ -414,11 +421,13 @@ class Pruner(Listener):
                 self.schedule({journal: (through, 0)}, self._retention)
 
     def _warn(self, text: str) -> None:
+        """Log a warning, once for each text."""
         if text not in self._warned:
             self._warned.add(text)
             _log.warning("%s", text)
 
-    def _show(self) -> None:
+    def _update_gauges(self) -> None:
+        """Set the gauges of the journals and runs that wait to be pruned."""
         group = self._metrics.group
         group.get_gauge("rest_reachable").set(int(self._reached is True))
         group.get_gauge("journals_unpruned").set(sum(len(notes.journals) for notes in self._notes))
@@ -434,7 +443,7 @@ def pruner_of(
         config: Options of the job.
         flink: Flink's configuration, as far as the TaskManager knows it.
         job_id: Flink's id of the job.
-        metrics: Metrics of the runtime.
+        metrics: Counts pruned runs, and errors.
     """
     policy = Prune(config.get(AgentOptions.PRUNE))
     if policy is Prune.NEVER:
@@ -442,14 +451,16 @@ def pruner_of(
     retention: timedelta = config.get(AgentOptions.RETENTION)
     address = config.get(AgentOptions.REST_ADDRESS)
     addresses = (address,) if address else rest_addresses(flink)
-    asks = policy is Prune.CHECKPOINTS and bool(addresses and job_id)
-    poller = poller_of(addresses, job_id) if asks else None
-    retained = {flink[name] for name in RETAINED if name in flink}
-    return Pruner(policy, retention.total_seconds(), metrics, poller, bool(flink) and retained <= {"1"})
+    can_poll = policy is Prune.CHECKPOINTS and bool(addresses and job_id)
+    poller = poller_of(addresses, job_id) if can_poll else None
+    retained_counts = {flink[name] for name in RETAINED if name in flink}
+    return Pruner(
+        policy, retention.total_seconds(), metrics, poller, bool(flink) and retained_counts <= {"1"}
+    )
 
 
 def _merged(groups: Iterable[PendingCommits]) -> list[PendingCommits]:
-    """Return the same commits, merged by stage."""
+    """Return commits in the same order, with those of equal stages merged."""
     commits_by_stage: dict[Hashable, PendingCommits] = {}
     for notes in groups:
         if notes.stage in commits_by_stage:

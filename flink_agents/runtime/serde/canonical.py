@@ -19,17 +19,18 @@ from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
 
 DIGEST_BYTES = 16
+"""The length of a digest."""
 
 _MAP = re.compile(rb"[\x81-\x8f\xde\xdf]")
-"""The first byte of a map with entries in MessagePack; other values may contain it, too."""
+"""Matches the first byte of a map with entries in MessagePack. Texts and numbers may contain it, too."""
 
 
 class _Pairs(list[tuple[Any, Any]]):
-    """The entries of a map."""
+    """The entries of an unpacked map: pairs of key and value, in the order of the bytes."""
 
 
 def digest_of(codec: ValueCodec, value: Any) -> bytes:
-    """Return the digest of ``value``, 16 bytes.
+    """Return the digest of ``value``: 16 bytes, equal for equal values.
 
     Raises:
         UnserializableValueError: ``value`` has a part that cannot be encoded.
@@ -46,14 +47,17 @@ def digest_of_bytes(data: bytes) -> bytes:
     return digest_with_fields(data)[0]
 
 
-def _tree_of(data: bytes) -> tuple[Any, bool]:
-    """Return a value as MessagePack has it, and True if no part of it has a variable order, or a class."""
-    is_free = False
+def _unpack_tree(data: bytes) -> tuple[Any, bool]:
+    """Return a value as MessagePack has it, and True if its bytes are the same for all equal values.
+
+    They may differ if a part has a variable order, such as a dictionary with two entries, or a class.
+    """
+    may_differ = False
 
     def pairs(entries: list[tuple[Any, Any]]) -> _Pairs:
-        nonlocal is_free
-        is_free = (
-            is_free or len(entries) > 1 or (bool(entries) and isinstance(entries[0][0], msgpack.ExtType))
+        nonlocal may_differ
+        may_differ = (
+            may_differ or len(entries) > 1 or (bool(entries) and isinstance(entries[0][0], msgpack.ExtType))
         )
         return _Pairs(entries)
 
@@ -64,11 +68,11 @@ def _tree_of(data: bytes) -> tuple[Any, bool]:
         strict_map_key=False,
         unicode_errors="surrogatepass",
     )
-    return tree, not is_free
+    return tree, not may_differ
 
 
 class Forms:
-    """Forms of values that are equal for equal values.
+    """Makes forms of values, as bytes that are equal for equal values.
 
     Attributes:
         fields: The names of the fields of each class among the values, by the name of the class.
@@ -78,7 +82,7 @@ class Forms:
         self.fields: dict[str, list[str]] = {}
 
     def form(self, node: Any) -> bytes:
-        """Return the form of a part."""
+        """Return the form of a part of a value, as MessagePack has it; maps are ``_Pairs``."""
         if isinstance(node, _Pairs):
             if len(node) == 1 and (stored := _object_in(*node[0])) is not None:
                 # Its kind does not count: a dataclass can become a model.
@@ -102,7 +106,7 @@ class Forms:
         return self.form_of_fields(stored.name, stored.fields, stored.extra)
 
     def form_of_fields(self, name: str, fields: Mapping[str, Any], extra: Any) -> bytes:
-        """Return the form of the fields of an object."""
+        """Return the form of an object from the name of its class, its fields and other attributes."""
         parts = [self.form(name)]
         for field in sorted(fields):
             parts += [self.form(field), self.form(fields[field])]
@@ -110,7 +114,7 @@ class Forms:
 
 
 def _object_in(key: Any, content: Any) -> Stored | None:
-    """Return the object of an entry that the codec wrote, without type markers, which are no values."""
+    """Return the object that a map's entry stands for, without type markers; None for a plain entry."""
     if not (isinstance(key, msgpack.ExtType) and key.code in KINDS and isinstance(content, list)):
         return None
     stored = Stored.from_content(key.code, content)
@@ -121,11 +125,12 @@ def _object_in(key: Any, content: Any) -> Stored | None:
 
 
 def _framed(form: bytes) -> bytes:
+    """Return a form with its length before it, so that no two lists of forms look alike."""
     return len(form).to_bytes(8, "big") + form
 
 
 def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]:
-    """Return the digest of a value, and the names of the fields of its classes; None if it has none.
+    """Return the digest of an encoded value, and the fields of each class in it; None for no class.
 
     Raises:
         UnserializableValueError: The value is nested too deeply.
@@ -134,8 +139,8 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
     if not _MAP.search(data, 1):
         return digest_of_form(b"=" + data[1:]), None
     try:
-        tree, has_order = _tree_of(data)
-        if has_order:
+        tree, is_unique = _unpack_tree(data)
+        if is_unique:
             return digest_of_form(b"=" + data[1:]), None
         forms = Forms()
         form = forms.form(tree)
@@ -146,7 +151,7 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
 
 def tree_of(data: bytes) -> Any:
     """Return a value as MessagePack has it, for :class:`Forms`, from the bytes that ``codec`` wrote."""
-    return _tree_of(data)[0]
+    return _unpack_tree(data)[0]
 
 
 def digest_of_form(form: bytes) -> bytes:

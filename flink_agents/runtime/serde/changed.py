@@ -43,17 +43,17 @@ _MODULE = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|['\"]")
 
 @dataclasses.dataclass(slots=True)
 class Stored:
-    """The stored form of a value of a class.
+    """The stored form of a value of an enum, model, dataclass or named tuple.
 
     Attributes:
-        name: The class, ``module:Name``.
+        name: The name of the class, ``module:qualname``.
         kind: The kind of the class when the value was stored.
-        fields: The fields by name; none of an enum.
+        fields: The values of the fields by name; empty for an enum.
         member: The name of an enum's member, or the value of a combination of flags.
         extra: Further attributes that a model does not declare, or None.
         private: Private attributes of a model, or None.
         unset: Fields of a model that had their default.
-        marks: The :func:`marks_of` a dataclass or named tuple; empty if all fields are to be checked.
+        marks: The marks of a dataclass or named tuple, see :func:`marks_of`; empty to check all fields.
     """
 
     name: str
@@ -67,7 +67,12 @@ class Stored:
 
     @classmethod
     def from_content(cls, code: int, content: Any) -> Stored:
-        """Return the stored form from what the format has for a value of a class."""
+        """Return the stored form from the content that the codec wrote for a value.
+
+        Args:
+            code: The code of the kind of class, such as ``MODEL``.
+            content: The list that follows the code.
+        """
         name, *parts = content
         kind = KINDS[code]
         if kind is Kind.ENUM:
@@ -79,19 +84,19 @@ class Stored:
         return cls(name, kind, dict(parts[0]), marks=parts[1])
 
     def unchanged_fields(self, cls: type) -> frozenset[str]:
-        """Return the fields whose declared type in a class is the same."""
+        """Return the names of the fields whose declared type is the same in the present class."""
         if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
             return frozenset()
-        then = zip(self.fields, _pieces(self.marks), strict=False)
+        stored_marks = zip(self.fields, _pieces(self.marks), strict=False)
         current_names, current_marks = marks_of(cls)
         return frozenset(
-            name for name, _ in {*then} & {*zip(current_names, _pieces(current_marks), strict=True)}
+            name for name, _ in {*stored_marks} & {*zip(current_names, _pieces(current_marks), strict=True)}
         )
 
 
 @lru_cache(maxsize=4096)
 def shape_of(kind: type[BaseModel]) -> int:
-    """Return a number that changes when the fields of a model do."""
+    """Return a checksum of the names and types of a model's fields, which shows if they have changed."""
     fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
     private = sorted(getattr(kind, "__private_attributes__", None) or ())
     text = repr((fields, private, kind.model_config.get("extra")))
@@ -101,7 +106,7 @@ def shape_of(kind: type[BaseModel]) -> int:
 
 @lru_cache(maxsize=4096)
 def marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
-    """Return the fields of a dataclass or named tuple, and two bytes for the type of each."""
+    """Return the field names of a dataclass or named tuple, and a checksum of two bytes for each type."""
     if dataclasses.is_dataclass(kind):
         types = {field.name: field.type for field in dataclasses.fields(kind)}
     else:
@@ -113,22 +118,24 @@ def marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
 
 
 def _mark(annotation: Any) -> bytes:
+    """Return the checksum of a declared type: two bytes, equal for each spelling of one type."""
     text = annotation.__qualname__ if isinstance(annotation, type) else annotation
     # A class may be imported from another module, and written as a string or not.
-    plain = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
-    return (crc32(plain.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
+    unqualified = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
+    return (crc32(unqualified.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
 
 
 def _pieces(marks: bytes) -> list[bytes]:
-    return [marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES)]
+    """Return the mark of each field."""
+    return [marks[start : start + _MARK_BYTES] for start in range(0, len(marks), _MARK_BYTES)]
 
 
 def read_changed(stored: Stored, known_class: type | None = None) -> Any:
-    """Return a value whose class has changed.
+    """Make a value whose class has changed since it was stored, by its upgrade or from its fields.
 
     Args:
-        stored: The stored value.
-        known_class: The class, if its name does not resolve to it.
+        stored: The stored form of the value.
+        known_class: The present class; None to resolve its name.
 
     Raises:
         UnknownTypeNameError: The class is gone, and no ``@upgrades`` takes over its values.
@@ -165,7 +172,7 @@ def read_changed(stored: Stored, known_class: type | None = None) -> Any:
 
 
 def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
-    """Return the value that the user's upgrade makes of a stored one.
+    """Return the value that a function with ``@upgrades`` makes of a stored one.
 
     Raises:
         UpgradeFailedError: The upgrade raises, or returns no value.
@@ -201,6 +208,7 @@ def _stored_content(stored: Stored) -> Any:
 
 
 def _make_enum(cls: Any, stored: Stored) -> Any:
+    """Return the stored member of an enum; raise a ``ValueChangedError`` if the class lacks it."""
     member = stored.member
     try:
         return cls[member] if isinstance(member, str) else cls(member)
@@ -222,7 +230,15 @@ def _make_enum(cls: Any, stored: Stored) -> Any:
 def remake_model(
     cls: type[BaseModel], fields: dict[str, Any], unset: Iterable[str], extra: Any = None, private: Any = None
 ) -> Any:
-    """Return a model with these fields, without validating them again."""
+    """Return a model with values that were validated before, without calling its constructor.
+
+    Args:
+        cls: The class.
+        fields: The values of all fields by name.
+        unset: Names of the fields that had their default.
+        extra: Further attributes that the class does not declare, or None.
+        private: Private attributes, or None.
+    """
     model = cls.__new__(cls)
     if extra is None and cls.model_config.get("extra") == "allow":
         extra = {}
@@ -240,12 +256,13 @@ def remake_model(
 
 
 def _make_model(cls: type[BaseModel], stored: Stored) -> Any:
+    """Return a model from its stored fields, which the present class validates."""
     fields = stored.fields
     content = fields.get("root") if cls.__pydantic_root_model__ and set(fields) == {"root"} else dict(fields)
     try:
         model = cls.model_validate(content, by_name=True)
     except ValidationError as error:
-        raise _misfits(stored, cls, error) from error
+        raise _misfit_error(stored, cls, error) from error
     _check_renamed(cls, model, stored)
     if stored.private and model.__pydantic_private__ is not None:
         attributes = model.__private_attributes__
@@ -282,7 +299,7 @@ def _dropped(cls: type[BaseModel], stored: Stored) -> list[str]:
 
 
 def aliases_of(field: Any) -> Iterator[str]:
-    """Yield the names under which data can have a field of a model."""
+    """Yield the aliases of a model's field: names that input may use for it."""
     for alias in (field.alias, field.validation_alias):
         for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
             first = choice.path[0] if isinstance(choice, AliasPath) else choice
@@ -290,25 +307,26 @@ def aliases_of(field: Any) -> Iterator[str]:
                 yield first
 
 
-def _misfits(stored: Stored, cls: type[BaseModel], error: ValidationError) -> ValueChangedError:
+def _misfit_error(stored: Stored, cls: type[BaseModel], error: ValidationError) -> ValueChangedError:
+    """Return the error for stored fields that a model rejects, with the fields and the fix."""
     problems = error.errors(include_url=False, include_context=False)
-    of: dict[str, list[str]] = {"missing": [], "extra_forbidden": [], "type": []}
+    places: dict[str, list[str]] = {"missing": [], "extra_forbidden": [], "type": []}
     texts: list[str] = []
     for problem in problems:
         place = ".".join(map(str, problem["loc"])) or "the value"
-        of[problem["type"] if problem["type"] in of else "type"].append(place)
+        places[problem["type"] if problem["type"] in places else "type"].append(place)
         texts.append(
             f"{place}: {problem['msg']}"
-            + ("" if problem["type"] in of else f", not {shorten(problem['input'])}")
+            + ("" if problem["type"] in places else f", not {shorten(problem['input'])}")
         )
-    missing = of["missing"]
-    unknown = of["extra_forbidden"] or _dropped(cls, stored)
-    if unknown != of["extra_forbidden"]:
+    missing = places["missing"]
+    unknown = places["extra_forbidden"] or _dropped(cls, stored)
+    if unknown != places["extra_forbidden"]:
         texts += [f"{name}: the class no longer has it" for name in unknown]
     return _changed(
         stored,
         cls,
-        [*missing, *unknown, *of["type"]],
+        [*missing, *unknown, *places["type"]],
         expected=f"the fields {', '.join(cls.__pydantic_fields__)}",
         found="; ".join(texts),
         fix=_fix_of(stored.name, missing, unknown),
@@ -340,11 +358,11 @@ def _remake_validated(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Return a dataclass instance with these fields."""
+    """Return an instance of a dataclass with these values of its fields, also of those without ``init``."""
     if is_pydantic_dataclass(cls):
         return _remake_validated(cls, values)
-    takes = {field.name for field in dataclasses.fields(cls) if field.init}
-    instance = cls(**{name: value for name, value in values.items() if name in takes})
+    parameters = {field.name for field in dataclasses.fields(cls) if field.init}
+    instance = cls(**{name: value for name, value in values.items() if name in parameters})
     # The stored fields already include the work of __post_init__.
     for name, value in values.items():
         object.__setattr__(instance, name, value)
@@ -352,6 +370,7 @@ def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _make_dataclass(cls: Any, stored: Stored) -> Any:
+    """Return a dataclass instance from its stored fields, converted to their present types."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     needed = [
         name
@@ -363,12 +382,14 @@ def _make_dataclass(cls: Any, stored: Stored) -> Any:
 
 
 def _make_named_tuple(cls: Any, stored: Stored) -> Any:
+    """Return a named tuple from its stored fields, converted to their present types."""
     defaults = getattr(cls, "_field_defaults", {})
     _check_names(cls, stored, cls._fields, [name for name in cls._fields if name not in defaults])
     return cls(**_converted(cls, stored))
 
 
 def _check_names(cls: type, stored: Stored, field_names: Iterable[str], needed: Iterable[str]) -> None:
+    """Reject stored fields if a needed one is missing, or the class no longer has one."""
     missing = [name for name in needed if name not in stored.fields]
     unknown = [name for name in stored.fields if name not in set(field_names)]
     problems = [f"it has no {name!r}" for name in missing]
@@ -385,7 +406,7 @@ def _check_names(cls: type, stored: Stored, field_names: Iterable[str], needed: 
 
 
 def _converted(cls: type, stored: Stored) -> dict[str, Any]:
-    """Return the stored fields; those whose type has changed are converted."""
+    """Return the stored fields by name; those whose declared type has changed are converted."""
     fields = dict(stored.fields)
     to_check = fields.keys() - stored.unchanged_fields(cls)
     if not to_check:
@@ -410,7 +431,7 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
 
 
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the declared types of fields, as far as their names can be resolved."""
+    """Return the declared types of a class's fields by name, without those that cannot be resolved."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception:
@@ -429,6 +450,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ()) -> str:
+    """Return the fix for a stored value that lacks fields of its class, or has fields that this lacks."""
     new = ", ".join(missing)
     old = ", ".join(unknown)
     function = f"a function with @upgrades({name!r})"
@@ -442,6 +464,7 @@ def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ())
 
 
 def _changed(stored: Stored, cls: type, fields: Iterable[str] = (), **texts: Any) -> ValueChangedError:
+    """Return the error that a stored value does not fit its class; ``texts`` are its further parts."""
     return ValueChangedError(
         f"a stored {stored.name} no longer fits its class",
         type_name=stored.name,

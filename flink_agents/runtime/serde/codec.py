@@ -60,10 +60,16 @@ _EXPECTED = (
 FIX_VERSION = "run the version of flink-agents-python that wrote it, or a newer one"
 
 
-def unknown_version(what: str, data: bytes, version: bytes) -> StateFormatError:
-    """Return the error of bytes that do not begin with ``version``."""
+def unknown_version(content_name: str, data: bytes, version: bytes) -> StateFormatError:
+    """Return the error about bytes that do not begin with the expected version byte.
+
+    Args:
+        content_name: The content of the bytes, for the message: such as ``the head of a key``.
+        data: The bytes.
+        version: The expected version byte.
+    """
     return StateFormatError(
-        f"{what} has a format that this version cannot read",
+        f"{content_name} has a format that this version cannot read",
         expected=f"version {version[0]}",
         found=f"version {data[0]}" if data else "no bytes",
         fix=FIX_VERSION,
@@ -71,15 +77,15 @@ def unknown_version(what: str, data: bytes, version: bytes) -> StateFormatError:
 
 
 def unordered(code: int) -> bool:
-    """Return True if the parts of a value of that kind have no order."""
+    """Return True for the extension codes of ``set`` and ``frozenset``, whose items have no order."""
     return code in (_SET, _FROZENSET)
 
 
 class Packers(threading.local):
-    """One packer per thread: between two parts of a value, another thread may run.
+    """A packer of MessagePack for each thread: between two parts of a value, another thread may run.
 
     Args:
-        options: Options of the packers.
+        options: Options of ``msgpack.Packer``.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -87,7 +93,7 @@ class Packers(threading.local):
 
 
 class ValueCodec:
-    """Encodes and decodes values.
+    """Encodes values of users as bytes for state and journal, and decodes them.
 
     Args:
         allow_pickle: Write values of other classes by pickle, and read them (the option
@@ -101,7 +107,7 @@ class ValueCodec:
         )
 
     def encode(self, value: Any) -> bytes:
-        """Return ``value`` as bytes.
+        """Return ``value`` as a version byte and MessagePack.
 
         Raises:
             UnserializableValueError: State cannot hold it; the message names the part and its type.
@@ -126,15 +132,16 @@ class ValueCodec:
             raise self._refused(record, error) from error
 
     def decode(self, data: bytes) -> Any:
-        """Return the value for ``data``.
+        """Return the value for bytes that :meth:`encode` returned.
 
         Raises:
             StateFormatError: The bytes are corrupt, or of an unknown version.
             UnknownTypeNameError: A class of the value no longer exists.
         """
-        return self._decoded(data, _untagged)
+        return self._decode_with(data, _untagged)
 
-    def _decoded(self, data: bytes, restore_map: Callable[[dict[Any, Any]], Any]) -> Any:
+    def _decode_with(self, data: bytes, restore_map: Callable[[dict[Any, Any]], Any]) -> Any:
+        """Return the value for ``data``; ``restore_map`` returns the value that a map stands for."""
         if data[:1] != VERSION:
             raise unknown_version("state", data, VERSION)
         try:
@@ -154,16 +161,16 @@ class ValueCodec:
             ) from error
 
     def decode_fields(self, data: bytes) -> Any:
-        """Return the value for ``data``, with the fields of models and dataclasses in place of their objects.
+        """Return the value for ``data``, with a dictionary of fields in place of each model and dataclass.
 
         Raises:
             StateFormatError: The bytes are corrupt.
             UnknownTypeNameError: An enum of the value no longer exists.
         """
-        return self._decoded(data, _fields_of)
+        return self._decode_with(data, _fields_of)
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of ``value`` by :meth:`encode` and :meth:`decode`.
+        """Return a deep copy of ``value``, as it would come back from state.
 
         Raises:
             UnserializableValueError: State cannot hold it.
@@ -174,7 +181,11 @@ class ValueCodec:
             return self.decode(self.encode(value))
 
     def _tagged(self, value: Any) -> Any:
-        """Return ``value`` in types that MessagePack supports; called again for nested values."""
+        """Return a value that MessagePack does not support in types that it does; for ``msgpack.Packer``.
+
+        Raises:
+            UnserializableValueError: State has no form for its class.
+        """
         kind = type(value)
         leaf = _LEAVES.get(kind)
         if leaf is not None:
@@ -201,6 +212,7 @@ class ValueCodec:
         return msgpack.ExtType(_PICKLE, cloudpickle.dumps(value))
 
     def _extension(self, code: int, data: bytes) -> Any:
+        """Return the value of an extension of MessagePack; a ``_Tag`` for an empty one."""
         if not data:
             return _Tag(code)
         if code == _PICKLE:
@@ -219,6 +231,7 @@ class ValueCodec:
     # -- errors -----------------------------------------------------------------------
 
     def _refused(self, value: Any, error: Exception) -> UnserializableValueError:
+        """Return the error for a value that cannot be encoded, from what the attempt raised."""
         if isinstance(error, RecursionError) or "recursion limit" in str(error):
             return UnserializableValueError(
                 "a value is nested too deep for state, or contains itself",
@@ -258,7 +271,7 @@ class ValueCodec:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of ``value``, each with its step in a path."""
+    """Yield the direct parts of a value, each after its step in a path, such as ``.name`` or ``[0]``."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"[key {shorten(key)}]", key
@@ -283,10 +296,10 @@ _MAY_HAVE_BYTES = re.compile(rb"[\xc4-\xc6]").search
 
 
 def _check_bytes(value: Any) -> None:
-    """Reject other classes of bytes, which MessagePack would write as bytes without asking."""
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
+    """Reject a ``bytearray`` or ``memoryview`` in a value, which MessagePack would write as ``bytes``."""
+    unchecked = [value]
+    while unchecked:
+        part = unchecked.pop()
         if type(part) in (bytearray, memoryview):
             raise UnserializableValueError(
                 f"state cannot hold a value of type {type(part).__name__}",
@@ -296,9 +309,9 @@ def _check_bytes(value: Any) -> None:
         if type(part) is dict and UNCHANGING.issuperset(map(type, part)):
             part = list(part.values())
         if type(part) in (list, tuple):
-            waiting += part if not UNCHANGING.issuperset(map(type, part)) else ()
+            unchecked += part if not UNCHANGING.issuperset(map(type, part)) else ()
         else:
-            waiting += [inner for _, inner in _parts(part)]
+            unchecked += [inner for _, inner in _parts(part)]
 
 
 class _Tag:
@@ -311,6 +324,7 @@ class _Tag:
 
 
 def _untagged(content: dict[Any, Any]) -> Any:
+    """Return the value that an unpacked map stands for: the map itself, unless its key is a tag."""
     if len(content) != 1:
         return content
     ((key, inner),) = content.items()
@@ -329,7 +343,7 @@ def _untagged(content: dict[Any, Any]) -> Any:
 
 
 def _fields_of(content: dict[Any, Any]) -> Any:
-    """Return the fields of an object of a named class; other values as they are."""
+    """Return the value of an unpacked map; for an object of a named class, its fields."""
     for key, inner in content.items():
         if type(key) is _Tag and key.code in KINDS and key.code != ENUM:
             stored = Stored.from_content(key.code, inner)
@@ -340,6 +354,7 @@ def _fields_of(content: dict[Any, Any]) -> Any:
 
 
 def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
+    """Return the error for a stored value that could not be made, from what its constructor raised."""
     error_text = f"{type(error).__name__}: {error}"
     if code not in KINDS or not (isinstance(content, list) and isinstance(content[0], str)):
         return StateFormatError("state bytes cannot be read", found=error_text)
@@ -355,12 +370,12 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
 
 
 def is_of_class(content: dict[Any, Any]) -> bool:
-    """Return True if a map of the format represents a value of a named class."""
+    """Return True if an unpacked map stands for a value of a named class, such as a model."""
     return any(type(key) is _Tag and key.code in KINDS for key in content)
 
 
 def _order(item: Any) -> str:
-    """Sort the items of a set, so that equal sets have equal bytes in every process."""
+    """Return the sort key of an item of a set: equal sets have equal bytes in every process."""
     if isinstance(item, frozenset):
         return f"{{{sorted(map(_order, item))}}}"
     if isinstance(item, tuple):
@@ -372,7 +387,7 @@ def _order(item: Any) -> str:
 
 
 def is_writable(kind: type) -> bool:
-    """Return True if state has a form for the values of a class."""
+    """Return True if state can hold the values of a class, as far as the class shows."""
     return kind in UNCHANGING or kind in _LEAVES or kind in _WRITERS or _writer_of(kind) is not None
 
 
@@ -448,11 +463,11 @@ UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 class NotPlain(Exception):
-    """A value has a part that is neither plain nor a container of plain values."""
+    """A value has a part that is not plain: none of ``UNCHANGING``, and no dict, list or tuple of such."""
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy of a plain value, without encoding it.
+    """Return a deep copy of a plain value, without encoding it; see ``NotPlain``.
 
     Raises:
         NotPlain: A part of it is not plain.

@@ -25,7 +25,7 @@ Check = Callable[[Any], str | None]
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Return the Pydantic adapter for ``kind``; created once for each type.
+    """Return the Pydantic adapter for a declared type; created once for each type.
 
     Raises:
         Exception: Pydantic does not describe such values.
@@ -37,7 +37,10 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
 
 
 def order_of(kind: Any) -> str | None:
-    """Return a text for keys of caches: unions are equal in any order, which decides what fits."""
+    """Return a text that distinguishes unions in another order, which are equal; None for a class.
+
+    The order decides which member of a union a value becomes, so it belongs into keys of caches.
+    """
     return None if isinstance(kind, type) else repr(kind)
 
 
@@ -47,7 +50,9 @@ def _cached_adapter(kind: Any, order: str | None) -> TypeAdapter[Any]:
 
 
 def check_of(kind: Any) -> Check | None:
-    """Return a function that compares values with ``kind``, without conversions; None if all values fit.
+    """Return a function that compares values with a declared type, without conversions.
+
+    It is None if all values fit.
 
     All values fit types of PyFlink, and others that Pydantic cannot describe.
     """
@@ -56,7 +61,7 @@ def check_of(kind: Any) -> Check | None:
         return None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         # Pydantic would accept a dictionary.
-        return partial(_no_instance, kind)
+        return partial(_instance_problem, kind)
     try:
         validate = strict_adapter(kind).validate_python
     except Exception:  # A foreign type may raise anything when it is described.
@@ -76,14 +81,15 @@ def check_of(kind: Any) -> Check | None:
     return check
 
 
-def _no_instance(kind: type, value: Any) -> str | None:
+def _instance_problem(kind: type, value: Any) -> str | None:
+    """Return the text that a value is no instance of a class; None if it is one."""
     if isinstance(value, kind):
         return None
     return f"{type(value).__qualname__} {shorten(value)}: Input should be an instance of {kind.__name__}"
 
 
 def problems_text(error: ValidationError, value: Any) -> str:
-    """Return the differences between ``value`` and the type that it was validated as."""
+    """Return the text of a validation error: the value, and at most ``MOST_PROBLEMS`` differences."""
     problems = error.errors(include_url=False, include_context=False)
     texts = [
         _problem_text(problem["loc"], problem["msg"], problem["input"])
@@ -101,7 +107,7 @@ def _problem_text(location: tuple[int | str, ...], message: str, value: Any) -> 
 
 
 def strict_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return a strict Pydantic adapter for ``kind``; for an unsupported class, it checks the instance."""
+    """Return a Pydantic adapter for a type; for a class that Pydantic does not know, it checks instances."""
     try:
         return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
@@ -112,23 +118,25 @@ Carry = Callable[[Any], Any]
 """Returns a value as Flink carries it, or raises ``NotCarriedError``."""
 
 _LARGEST_FLOAT = 3.4028234663852886e38
+"""The largest finite float of 32 bits (IEEE 754)."""
 
 
 class NotCarriedError(Exception):
-    """A value that its type cannot carry; its text describes the value."""
+    """Flink cannot carry a value as its declared type. The text has the value and the problem."""
 
 
 def not_carried(value: Any, problem: str) -> NotCarriedError:
-    """Return the error of ``value``."""
+    """Return the error for a value, with the text of the problem."""
     return NotCarriedError(f"{type(value).__qualname__} {shorten(value)}: {problem}")
 
 
 def _is_bool(value: Any) -> bool:
+    """Return True for a bool of Python or numpy."""
     return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", None) == "b"
 
 
 def integers(bits: int) -> Carry:
-    """Return the conversion to integers of ``bits`` bits."""
+    """Return the conversion to signed integers of ``bits`` bits."""
     limit = 1 << (bits - 1)
 
     def carry(value: Any) -> int:
@@ -143,7 +151,8 @@ def integers(bits: int) -> Carry:
     return carry
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
+    """Return a number as a float of 64 bits."""
     if type(value) is float:
         return value
     if not isinstance(value, Real) or _is_bool(value):
@@ -152,20 +161,22 @@ def _float(value: Any) -> float:
         number = float(value)
     except OverflowError:
         number = math.nan
-    if number != value and value == value:
+    is_nan = value != value
+    if number != value and not is_nan:
         raise not_carried(value, "Input should be a number that a float represents exactly")
     return number
 
 
 def short_float(value: Any) -> float:
     """Return a value as a float of 32 bits, which Flink rounds."""
-    number = _float(value)
+    number = _to_float(value)
     if _LARGEST_FLOAT < abs(number) < math.inf:
         raise not_carried(value, "Input should be a float of 32 bits")
     return number
 
 
-def _string(value: Any) -> str:
+def _to_string(value: Any) -> str:
+    """Return a string as an exact ``str`` that UTF-8 can encode."""
     if not isinstance(value, str):
         raise not_carried(value, "Input should be a valid string")
     text = value if type(value) is str else str.__str__(value)
@@ -178,7 +189,8 @@ def _string(value: Any) -> str:
     return text
 
 
-def _bool(value: Any) -> bool:
+def _to_bool(value: Any) -> bool:
+    """Return a bool of Python or numpy as an exact ``bool``."""
     if type(value) is bool:
         return value
     if not _is_bool(value) or getattr(value, "shape", ()) != ():
@@ -186,8 +198,8 @@ def _bool(value: Any) -> bool:
     return bool(value)
 
 
-CARRIED: dict[Any, Carry] = {int: integers(64), float: _float, str: _string, bool: _bool}
-"""The types with a serializer of Flink, and their conversions."""
+CARRIED: dict[Any, Carry] = {int: integers(64), float: _to_float, str: _to_string, bool: _to_bool}
+"""The conversions of the Python types that have a serializer of Flink."""
 
 _OF_FLINK: dict[str, Carry] = {
     "BYTE": integers(8),
@@ -195,9 +207,9 @@ _OF_FLINK: dict[str, Carry] = {
     "INT": integers(32),
     "LONG": CARRIED[int],
     "FLOAT": short_float,
-    "DOUBLE": _float,
-    "STRING": _string,
-    "BOOLEAN": _bool,
+    "DOUBLE": _to_float,
+    "STRING": _to_string,
+    "BOOLEAN": _to_bool,
 }
 
 

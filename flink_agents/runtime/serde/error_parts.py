@@ -27,10 +27,10 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.typenames import find_class, member_of, name_of
 
 DEEPEST = 8
-"""Maximum depth of objects in each other."""
+"""The most levels of objects inside each other that are recorded."""
 
 MOST_OBJECTS = 1_000
-"""Maximum number of objects that one exception may refer to."""
+"""The most objects that are recorded of one exception."""
 
 LONGEST_BODY = 256 * 1024
 """Bytes that are read from the open response of an exception."""
@@ -39,10 +39,12 @@ ERROR = "error"
 """The kind of an exception that another one refers to."""
 
 _SCALARS = (int, float, str, bytes)
+"""Types that a value of a subclass is recorded as."""
 _RESOURCE = ("close", "aclose", "__enter__", "__aenter__", "__next__", "__anext__", "__call__", "__await__")
 """Methods of objects that hold something outside of the process."""
 
 _STATUS = ("status_code", "status")
+"""Attributes with the status of a response; the names of common HTTP clients."""
 
 _METHODS = FunctionType, BuiltinFunctionType, MethodType
 
@@ -52,8 +54,8 @@ class RecordedObject:
     """An object of a class whose values state does not hold.
 
     Attributes:
-        kind: The name of its class, or one of the forms.
-        content: Its attributes, or what its form needs.
+        kind: The name of its class, a key of ``_FORMS``, or ``ERROR``.
+        content: Its attributes by name, or what the form makes it from.
     """
 
     kind: str
@@ -61,7 +63,7 @@ class RecordedObject:
 
 
 class _LeftOut(Exception):
-    """A value cannot be recorded."""
+    """A part of an exception cannot be recorded, and is replaced by None."""
 
 
 # -- forms of values whose classes are not written in Python, or have more than their attributes ----------
@@ -72,8 +74,8 @@ class _Form:
     """The way to record values of a class.
 
     Attributes:
-        read: Returns a value as plain values.
-        make: Returns the value for these.
+        read: Returns the content of a value: plain values, or other parts.
+        make: Returns the value for that content.
     """
 
     read: Callable[[Any], Any]
@@ -81,10 +83,13 @@ class _Form:
 
 
 def _items(value: Any) -> list[list[Any]]:
+    """Return the pairs of a mapping that may have a key several times, such as headers."""
     return [list(item) for item in value.items()]
 
 
 def _header_maker(name: str) -> Callable[[Any], Any]:
+    """Return the function that makes a message with headers; ``name`` is its class, ``module:Name``."""
+
     def make_message(pairs: list[Any]) -> Any:
         message = getattr(import_module(name.partition(":")[0]), name.partition(":")[2])()
         for key, value in pairs:
@@ -94,7 +99,9 @@ def _header_maker(name: str) -> Callable[[Any], Any]:
     return make_message
 
 
-def _of_package(package: str, *names: str) -> Callable[[Any], Any]:
+def _maker_of(package: str, *names: str) -> Callable[[Any], Any]:
+    """Return the function that makes a value by calling classes of a package, from the innermost on."""
+
     def make_value(content: Any) -> Any:
         module = import_module(package)
         for name in names:
@@ -104,11 +111,12 @@ def _of_package(package: str, *names: str) -> Callable[[Any], Any]:
     return make_value
 
 
-def _nothing(value: Any) -> None:
-    """Record no content."""
+def _read_nothing(value: Any) -> None:
+    """Return None: the form needs no content."""
 
 
 def _read_stream(stream: Any) -> Any:
+    """Return the unread content of a stream in memory, without moving it; None if it is closed."""
     if stream.closed:
         return None
     start = stream.tell()
@@ -128,6 +136,7 @@ def _stream_maker(kind: Any) -> Callable[[Any], Any]:
 
 
 def _read_attempt(attempt: Any) -> list[Any]:
+    """Return number, error and result of an attempt of tenacity."""
     error = attempt.exception(0)
     return [attempt.attempt_number, error, attempt.result(0) if error is None else None]
 
@@ -140,17 +149,17 @@ def _make_attempt(content: list[Any]) -> Any:
 
 
 _FORMS: dict[str, _Form] = {
-    "multidict:MultiDict": _Form(_items, _of_package("multidict", "MultiDict")),
-    "multidict:CIMultiDict": _Form(_items, _of_package("multidict", "CIMultiDict")),
-    "multidict:MultiDictProxy": _Form(_items, _of_package("multidict", "MultiDict", "MultiDictProxy")),
-    "multidict:CIMultiDictProxy": _Form(_items, _of_package("multidict", "CIMultiDict", "CIMultiDictProxy")),
+    "multidict:MultiDict": _Form(_items, _maker_of("multidict", "MultiDict")),
+    "multidict:CIMultiDict": _Form(_items, _maker_of("multidict", "CIMultiDict")),
+    "multidict:MultiDictProxy": _Form(_items, _maker_of("multidict", "MultiDict", "MultiDictProxy")),
+    "multidict:CIMultiDictProxy": _Form(_items, _maker_of("multidict", "CIMultiDict", "CIMultiDictProxy")),
     # Cookies are credentials.
     "requests:RequestsCookieJar": _Form(
-        _nothing, lambda _: import_module("requests").cookies.RequestsCookieJar()
+        _read_nothing, lambda _: import_module("requests").cookies.RequestsCookieJar()
     ),
-    "yarl:URL": _Form(str, _of_package("yarl", "URL")),
-    "httpx:URL": _Form(str, _of_package("httpx", "URL")),
-    "httpx2:URL": _Form(str, _of_package("httpx2", "URL")),
+    "yarl:URL": _Form(str, _maker_of("yarl", "URL")),
+    "httpx:URL": _Form(str, _maker_of("httpx", "URL")),
+    "httpx2:URL": _Form(str, _maker_of("httpx2", "URL")),
     "email:Message": _Form(_items, _header_maker("email.message:Message")),
     "http:HTTPMessage": _Form(_items, _header_maker("http.client:HTTPMessage")),
     "types:SimpleNamespace": _Form(
@@ -163,21 +172,22 @@ _FORMS: dict[str, _Form] = {
     "collections:deque": _Form(list, deque),
     "_io:BytesIO": _Form(_read_stream, _stream_maker(io.BytesIO)),
     # A free lock, as that of a call of gRPC.
-    "_thread:lock": _Form(_nothing, lambda _: threading.Lock()),
-    "_thread:RLock": _Form(_nothing, lambda _: threading.RLock()),
-    "threading:Condition": _Form(_nothing, lambda _: threading.Condition()),
+    "_thread:lock": _Form(_read_nothing, lambda _: threading.Lock()),
+    "_thread:RLock": _Form(_read_nothing, lambda _: threading.RLock()),
+    "threading:Condition": _Form(_read_nothing, lambda _: threading.Condition()),
     # Closes an exception of urllib, whose body is in memory by then.
     "tempfile:_TemporaryFileCloser": _Form(
-        _nothing, lambda _: tempfile._TemporaryFileWrapper(io.BytesIO(), "", False)._closer
+        _read_nothing, lambda _: tempfile._TemporaryFileWrapper(io.BytesIO(), "", False)._closer
     ),
     # The last attempt of tenacity.
     "tenacity:Future": _Form(_read_attempt, _make_attempt),
     "_io:StringIO": _Form(_read_stream, _stream_maker(io.StringIO)),
 }
-"""By package and name of the class."""
+"""The forms by top-level package and name of the class."""
 
 
 def _form_of(cls: type) -> str | None:
+    """Return the key of a class in ``_FORMS``; None if it has no form."""
     name = f"{cls.__module__.partition('.')[0]}:{cls.__qualname__}"
     return name if name in _FORMS else None
 
@@ -187,7 +197,7 @@ def _form_of(cls: type) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _is_restorable(cls: type) -> bool:
-    """Return True if an instance of ``cls`` is what its attributes are, and is made without running code."""
+    """Return True if an instance can be restored from its attributes, without running code of the class."""
     package = cls.__module__.partition(".")[0]
     if type(cls) not in (type, ABCMeta) or package in sys.stdlib_module_names or package == "flink_agents":
         return False
@@ -195,7 +205,7 @@ def _is_restorable(cls: type) -> bool:
 
 
 def slots_of(cls: type) -> Iterator[str]:
-    """Yield the names of the slots of a class and its bases, as attributes have them."""
+    """Yield the names of the attributes in slots of a class and its bases, with private names mangled."""
     for base in cls.__mro__:
         slots = vars(base).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
@@ -204,7 +214,7 @@ def slots_of(cls: type) -> Iterator[str]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, in its dictionary and in slots, without running its code."""
+    """Return the attributes of an object by name, from its dictionary and slots, without running code."""
     attributes: dict[str, Any] = {}
     for name in slots_of(type(value)):
         with suppress(AttributeError):
@@ -217,7 +227,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _holds_resource(cls: type, attributes: Mapping[str, Any]) -> bool:
-    """Return True for a connection, a client, a lock or a stream; a response of a service is data."""
+    """Return True for a connection, a client, a lock or a stream, but not for a response of a service."""
 
     def has(name: str) -> bool:
         return name in attributes or member_of(cls, name) is not None
@@ -229,12 +239,12 @@ class Copies:
     """Copies the parts of one exception for its record.
 
     Args:
-        codec: Encodes them.
-        describe: Returns the recorded form of another exception, inside the objects with these ids.
+        codec: Decides which values state can hold.
+        describe: Returns the recorded form of another exception, given the ids of the objects around it.
         inside: Ids of the exception and the objects around it.
 
     Attributes:
-        left_out: The paths of the parts that the record does not have.
+        left_out: The paths of the parts that the record lacks, such as ``response.raw``.
     """
 
     def __init__(
@@ -274,6 +284,7 @@ class Copies:
             return None
 
     def _copy(self, value: Any, path: str) -> Any:
+        """Return a value that state can hold; raise ``_LeftOut`` if it cannot be recorded."""
         stored = self._storable(value)
         if stored is not _NOT_STORABLE:
             return stored
@@ -282,12 +293,12 @@ class Copies:
             raise _LeftOut
         self._inside.append(id(value))
         try:
-            return self._of_parts(value, path)
+            return self._copy_parts(value, path)
         finally:
             self._inside.pop()
 
     def _storable(self, value: Any) -> Any:
-        """Return ``value`` without secrets if state holds it."""
+        """Return ``value`` without secrets if state can hold it, else ``_NOT_STORABLE``."""
         try:
             # Before secrets are hidden, which makes plain values of collections of other classes.
             self._codec.encode(value)
@@ -300,12 +311,13 @@ class Copies:
             raise _LeftOut
         return hidden
 
-    def _of_parts(self, value: Any, path: str) -> Any:
+    def _copy_parts(self, value: Any, path: str) -> Any:
+        """Return a copy of a value that state cannot hold, made of copies of its parts."""
         cls: Any = type(value)
         if isinstance(value, BaseException):
             return RecordedObject(ERROR, self._describe(value, tuple(self._inside[:-1])))
         if cls is dict:
-            return self._of_dict(value, path)
+            return self._copy_dict(value, path)
         if cls in (list, tuple):
             return _without_credentials(
                 cls(self.copy_part(item, f"{path}[{at}]") for at, item in enumerate(value))
@@ -339,7 +351,7 @@ class Copies:
             # Such as a stream that cannot be read in this state.
             raise _LeftOut from None
 
-    def _of_dict(self, value: dict[Any, Any], path: str) -> dict[Any, Any]:
+    def _copy_dict(self, value: dict[Any, Any], path: str) -> dict[Any, Any]:
         copied: dict[Any, Any] = {}
         for key, item in value.items():
             if self._storable(key) is _NOT_STORABLE:
@@ -352,7 +364,7 @@ _NOT_STORABLE = object()
 
 
 def _without_credentials(value: Any) -> Any:
-    """Return ``value`` with asterisks in headers such as ``Authorization``, in the forms that clients use."""
+    """Return ``value`` with asterisks for credentials in headers: in mappings, and in lists of pairs."""
     kind: Any = type(value)
     if kind in (list, tuple):
         if 2 <= len(value) <= 3 and redaction.is_secret_name(value[0]) and isinstance(value[-1], str | bytes):
@@ -372,7 +384,7 @@ class Restored:
     """Restores the parts of one exception from its record.
 
     Args:
-        rebuild: Returns the exception for its recorded form.
+        rebuild: Returns another exception, which is a part, for its recorded form.
 
     Attributes:
         missing: The names of classes that this program does not have.
@@ -383,15 +395,16 @@ class Restored:
         self._rebuild = rebuild
 
     def restore_part(self, value: Any) -> Any:
-        """Return a part as it was before it was recorded."""
+        """Return a part for its recorded form; None for an object that cannot be restored."""
         kind: Any = type(value)
         if kind is dict:
             return {key: self.restore_part(item) for key, item in value.items()}
         if kind in (list, tuple):
             return kind(map(self.restore_part, value))
-        return self._object(value) if kind is RecordedObject else value
+        return self._restore_object(value) if kind is RecordedObject else value
 
-    def _object(self, recorded: RecordedObject) -> Any:
+    def _restore_object(self, recorded: RecordedObject) -> Any:
+        """Return an object for its recorded form; None, after noting its class, if that is impossible."""
         if recorded.kind == ERROR:
             return self._rebuild(recorded.content)
         content = self.restore_part(recorded.content)
@@ -406,6 +419,11 @@ class Restored:
 
 
 def _make_object(name: str, content: Any) -> Any:
+    """Return an instance of a named class with these attributes or items, without its constructor.
+
+    Raises:
+        LookupError: The program lacks the class, or its instances are not restorable.
+    """
     cls: Any = find_class(name)
     if cls is None:
         raise LookupError(name)
@@ -423,7 +441,9 @@ def _make_object(name: str, content: Any) -> Any:
 
 
 def read_response(error: BaseException) -> None:
-    """Read the body of an exception of urllib or requests, in the thread that made the request.
+    """Read the body of the response of an exception of urllib or requests into memory; others have none.
+
+    Call it in the thread that made the request. It may wait for the service.
 
     Its response is a connection, which neither another thread nor a replay has.
     """
@@ -446,7 +466,7 @@ def read_response(error: BaseException) -> None:
 
 
 def _read_streamed(response: Any) -> None:
-    """Read the body of a response of requests with ``stream=True``."""
+    """Read the body of a response of requests that was made with ``stream=True`` and is not read."""
     if not isinstance(response, _class_of("requests", "Response")) or response._content_consumed:
         return
     try:
@@ -459,5 +479,5 @@ def _read_streamed(response: Any) -> None:
 
 
 def _class_of(module: str, name: str) -> Any:
-    """Return a class of a module that is imported; otherwise, what no object is an instance of."""
+    """Return a class for ``isinstance``; an empty tuple, which has no instances, if it is not loaded."""
     return getattr(sys.modules.get(module), name, ())

@@ -35,7 +35,7 @@ from flink_agents.runtime.serde.typenames import find_error, member_of, name_of,
 _ARGUMENTS: Any = vars(BaseException)["args"].__set__
 
 _UNSET = object()
-"""Represents a slot without a value."""
+"""The value of an attribute in a slot that is not set."""
 
 
 def cut(text: str, limit: int) -> str:
@@ -69,7 +69,7 @@ LEAST_BYTES = 512
 """The minimum size for an exception: its type, and the start of its message."""
 
 ALIKE = 40
-"""If this many characters of its message are equal, a trimmed exception counts as the same one."""
+"""A trimmed exception is recognized by this number of characters at the start of its message."""
 
 NOTE = "The recorded form of this error lacks:"
 """The start of the note that names what is missing."""
@@ -78,13 +78,14 @@ MOST_NAMES = 8
 """The largest number of parts that a note names."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address in the default representation of an object."""
 
-_KINDS_OF_MISTAKES = frozenset(get_args(ErrorType))
-"""Kinds of mistakes that Pydantic describes itself; others have a text."""
+_KINDS_OF_PROBLEMS = frozenset(get_args(ErrorType))
+"""The kinds of problems whose text Pydantic makes itself; others carry their text."""
 
 
 def room(limit: int, used_bytes: int) -> int:
-    """Return the number of bytes that a failure may have in a record.
+    """Return the number of bytes that the recorded form of an exception may have in a record.
 
     Args:
         limit: The largest size of a record.
@@ -94,10 +95,12 @@ def room(limit: int, used_bytes: int) -> int:
 
 
 def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
-    """Return the recorded form of ``error``; with arguments and attributes as far as they can be encoded.
+    """Return the recorded form of an exception, with its arguments and attributes as far as possible.
+
+    It reads the body of an open response, which may wait.
 
     Args:
-        codec: Encodes them.
+        codec: Encodes the parts of the exception.
         error: The exception.
         limit: The largest size of the encoded result, at least ``LEAST_BYTES``.
     """
@@ -109,6 +112,7 @@ def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) ->
 
 
 def _without_parts(kind: str, message: str, limit: int) -> dict[str, Any]:
+    """Return the recorded form of an exception of which only class and message are recorded."""
     return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
 
 
@@ -137,7 +141,7 @@ def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...
     Args:
         codec: Encodes its parts.
         error: The exception.
-        inside: Ids of the objects around it.
+        inside: Ids of the objects that the exception is a part of.
     """
     read_response(error)
     inside = (*inside, id(error))
@@ -161,7 +165,7 @@ def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...
 
 
 def _fitted(codec: ValueCodec, contents: _Contents, limit: int) -> dict[str, Any]:
-    """Return the recorded form of an exception, in a number of bytes: large parts are cut to one length."""
+    """Return the recorded form of an exception in at most ``limit`` bytes; long parts are cut alike."""
     described = _packed(codec, contents)
     if len(codec.encode(described)) <= limit:
         return described
@@ -182,8 +186,8 @@ def _packed(
     Args:
         codec: Encodes its parts.
         contents: Its parts.
-        longest: The largest size of a string among its parts; None if nothing is cut.
-        limit: About the bytes that the members of a group may have, if something is cut.
+        longest: The most bytes of a string among its parts; None if nothing is cut.
+        limit: The approximate bytes that the members of a group may have, if something is cut.
     """
     described: dict[str, Any] = {"type": contents.kind, "message": contents.message}
     left_out = contents.left_out
@@ -210,7 +214,7 @@ def _packed(
 
 
 def _cut_parts(value: Any, longest: int) -> Any:
-    """Return ``value`` with that many bytes in each string, and an eighth as many entries in each list.
+    """Return ``value`` with at most ``longest`` bytes in a string, and an eighth as many items in a list.
 
     Strings and bytes keep their start, lists and dictionaries their first entries. A value of another class
     becomes the start of its representation.
@@ -259,7 +263,7 @@ def _recorded_class(cls: type[BaseException]) -> str:
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
-    """Return the attributes of ``error`` in slots, and keyword arguments of builtin classes."""
+    """Return the attributes of ``error`` that are not in its dictionary: in slots, and of builtin classes."""
     names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
     if isinstance(error, OSError) and error.args[:2] != (error.errno, error.strerror):
         # A class that replaced its arguments, such as those of aiohttp.
@@ -273,6 +277,7 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 
 def _arguments(error: Any) -> list[Any]:
+    """Return the arguments with which the builtin class of ``error`` can be created again."""
     if isinstance(error, ValidationError):
         # It has no arguments. Those of its pickles have objects in place of some kinds.
         title, _, *options = error.__reduce__()[1]
@@ -285,7 +290,7 @@ def _arguments(error: Any) -> list[Any]:
 
 
 def _raw(error: BaseException, name: str, default: Any) -> Any:
-    """Return an attribute, bypassing the class of ``error``."""
+    """Return an attribute without the attribute access of its class; ``default`` if there is none."""
     try:
         return object.__getattribute__(error, name)
     except BaseException:
@@ -308,7 +313,7 @@ def rebuild(
     Args:
         codec: Decodes its parts.
         described: The result of :func:`describe`.
-        among: The classes that it may have.
+        among: The classes that the caller can raise; others become a ``RecordedFailureError``.
     """
     error = _rebuilt(codec, described)
     if isinstance(error, among):
@@ -323,7 +328,7 @@ def rebuild(
 
 
 def first_time(rebuilt_error: BaseException, error: BaseException) -> BaseException:
-    """Return the exception that an action first gets for ``error``: as on replay, with its traceback.
+    """Return the exception that an action gets before any replay: that of a replay, with the traceback.
 
     An action that checks the type or the attributes of an error must behave the same now and
     after a crash. The original error is the cause.
@@ -339,6 +344,7 @@ def first_time(rebuilt_error: BaseException, error: BaseException) -> BaseExcept
 
 
 def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | None:
+    """Return the exception for its recorded form; None if it cannot be restored."""
     try:
         kind: Any = find_error(described["type"])
         if kind is None or described.get("args") is None:
@@ -369,9 +375,9 @@ def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | No
         # A group of class BaseExceptionGroup has become another one if none of its members needs that.
         if type(error) is not kind and isinstance(error, BaseExceptionGroup):
             return None
-        is_alike = text_of(error) == described["message"] or _alike(error, described)
+        is_alike = text_of(error) == described["message"] or _seems_same(error, described)
         if not is_alike and kind.__str__ is not BaseException.__str__:
-            if _plain(text_of(error)) != _plain(described["message"]):
+            if _without_addresses(text_of(error)) != _without_addresses(described["message"]):
                 return None
         elif not is_alike:
             # Its text has an argument that is not restored, or the address of one, which differs each time.
@@ -386,7 +392,7 @@ def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | No
 
 
 def _delegates(cls: type) -> bool:
-    """Return True if a class looks for missing attributes elsewhere, such as in a response."""
+    """Return True if a class defines ``__getattr__``, such as to read from a response."""
     return member_of(cls, "__getattr__") is not None
 
 
@@ -399,14 +405,14 @@ def _can_miss_attributes(error: BaseException) -> bool:
     return True
 
 
-def _validation(title: str, mistakes: list[dict[str, Any]], *options: Any) -> ValidationError:
-    """Return an error of Pydantic."""
+def _validation(title: str, problems: list[dict[str, Any]], *options: Any) -> ValidationError:
+    """Return an error of Pydantic with these problems, in the form of ``ValidationError.errors``."""
     details = list[Any]()
-    for mistake in mistakes:
-        detail = {name: mistake[name] for name in ("type", "loc", "input", "ctx") if name in mistake}
-        if mistake["type"] not in _KINDS_OF_MISTAKES:
-            template = mistake["msg"].replace("{", "{{").replace("}", "}}")
-            detail["type"] = PydanticCustomError(mistake["type"], template, mistake.get("ctx"))
+    for problem in problems:
+        detail = {name: problem[name] for name in ("type", "loc", "input", "ctx") if name in problem}
+        if problem["type"] not in _KINDS_OF_PROBLEMS:
+            template = problem["msg"].replace("{", "{{").replace("}", "}}")
+            detail["type"] = PydanticCustomError(problem["type"], template, problem.get("ctx"))
         details.append(detail)
     error = ValidationError.from_exception_data(title, details, *options)
     # As that of a model.
@@ -415,20 +421,20 @@ def _validation(title: str, mistakes: list[dict[str, Any]], *options: Any) -> Va
 
 
 def _note(error: BaseException, left_out: Iterable[str]) -> None:
-    """Name what the record of an exception does not have."""
+    """Add a note to an exception that names what its record lacks, if it lacks anything."""
     if left_out:
         # Not by its method, which looks for earlier notes where the class looks for missing attributes.
         notes = _raw(error, "__dict__", {}).setdefault("__notes__", [])
         notes.append(f"{NOTE} {', '.join(dict.fromkeys(left_out))}")
 
 
-def _plain(text: str) -> str:
+def _without_addresses(text: str) -> str:
     """Return a text without addresses of objects, which differ each time."""
     return _ADDRESS.sub("", text)
 
 
-def _alike(error: BaseException, described: dict[str, Any]) -> bool:
-    """Return True if an exception is the one that was trimmed, as far as can be determined."""
+def _seems_same(error: BaseException, described: dict[str, Any]) -> bool:
+    """Return True if a restored exception seems to be the one that was trimmed for its record."""
     if not described.get("trimmed"):
         return False
     kind = type(error)

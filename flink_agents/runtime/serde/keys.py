@@ -36,6 +36,7 @@ from flink_agents.runtime.serde.typenames import (
 )
 
 _MANY_DIGITS = 10**640
+"""The least integer that is written as hexadecimal: Python limits decimal digits, to 640 at least."""
 _PLAIN = "a plain value that distinguishes keys: its canonical string is the same on each machine"
 _FIX = (
     "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, a tuple of them, or a "
@@ -59,7 +60,7 @@ def unescape(text: str) -> str:
 
 
 def encode_key(key: Any) -> str:
-    """Return the canonical string of ``key``.
+    """Return the canonical string of a key.
 
     Raises:
         KeyEncodingError: The key's type is not supported, or it is NaN.
@@ -98,6 +99,7 @@ def _encode_float(key: float) -> str:
 
 
 def _encode_decimal(key: Decimal) -> str:
+    """Return the string of a decimal: equal for ``1``, ``1.0`` and ``1.00``, which are equal keys."""
     if key.is_nan():
         raise _not_a_number(key)
     if key.is_infinite():
@@ -105,13 +107,14 @@ def _encode_decimal(key: Decimal) -> str:
     # Not normalize(), which rounds to the precision of the context.
     sign, digits, exponent = key.as_tuple()
     text = "".join(map(str, digits)).lstrip("0")
-    short = text.rstrip("0")
-    if not short:
+    significant = text.rstrip("0")
+    if not significant:
         return "d0"
-    return f"d{'-' * sign}{short}E{int(exponent) + len(text) - len(short)}"
+    return f"d{'-' * sign}{significant}E{int(exponent) + len(text) - len(significant)}"
 
 
 def _encode_datetime(key: datetime) -> str:
+    """Return the string of a datetime: local without a zone, else in UTC, as equal keys are one moment."""
     if key.tzinfo is None:
         return f"L{key.replace(fold=0).isoformat()}"
     try:
@@ -130,6 +133,7 @@ def _encode_tuple(key: tuple[Any, ...]) -> str:
 
 
 def _framed(items: list[str]) -> str:
+    """Return strings as one, each after its length, so that no two lists look alike."""
     return "".join(f"{len(item)}:{item}" for item in items)
 
 
@@ -156,7 +160,7 @@ def _encode_fields(key: Any) -> str:
     """Return the string of a frozen dataclass or model: its class, and its fields as a tuple of strings."""
     kind = type(key)
     names = key_fields(kind)
-    values = _set_fields(key) if isinstance(key, BaseModel) else [getattr(key, name) for name in names]
+    values = _values_of_model(key) if isinstance(key, BaseModel) else [getattr(key, name) for name in names]
     parts: list[str] = []
     for name, value in zip(names, values, strict=True):
         try:
@@ -169,15 +173,16 @@ def _encode_fields(key: Any) -> str:
                 fix=error.fix,
             ) from None
     try:
-        named = _name_of(kind)
+        class_name = _name_of(kind)
     except UnserializableValueError as error:
         raise KeyEncodingError(
             "a key is of a class that cannot be imported", expected=_PLAIN, found=shorten(key), fix=error.fix
         ) from error
-    return f"c{named}:{','.join(map(escape, names))}:" + _framed(parts)
+    return f"c{class_name}:{','.join(map(escape, names))}:" + _framed(parts)
 
 
-def _set_fields(key: BaseModel) -> list[Any]:
+def _values_of_model(key: BaseModel) -> list[Any]:
+    """Return the values of a model's fields; reject a model with values besides its fields."""
     if key.model_extra or key.__pydantic_private__:
         raise KeyEncodingError(
             f"a key of type {type(key).__qualname__} has values besides its fields",
@@ -190,7 +195,7 @@ def _set_fields(key: BaseModel) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def key_fields(kind: type) -> tuple[str, ...]:
-    """Return the fields of a class whose values can be keys.
+    """Return the names of the fields of a dataclass or model whose instances can be keys.
 
     Raises:
         KeyEncodingError: Its values are mutable, or are not equal if their fields are.
@@ -231,10 +236,10 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
 
 
 def decode_key(text: str, *, from_outside: bool = False) -> Any:
-    """Return the key for a canonical string.
+    """Return the key that :func:`encode_key` encoded.
 
     Args:
-        text: The string.
+        text: The canonical string.
         from_outside: True if the string is untrusted, so that no module is imported for it.
 
     Raises:
@@ -257,6 +262,7 @@ def decode_key(text: str, *, from_outside: bool = False) -> Any:
 
 
 def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
+    """Return the class of a key; for an untrusted string, None if it is not loaded."""
     if from_outside:
         return type_that_is_there(name)
     try:
@@ -271,9 +277,10 @@ def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
 
 
 def _decode_fields(body: str, from_outside: bool) -> Any:
+    """Return the dataclass or model for the string of its class, field names and values."""
     module, name, names, values = body.split(":", 3)
-    full = unescape(f"{module}:{name}")
-    cls: Any = _class_of_key(full, from_outside)
+    type_text = unescape(f"{module}:{name}")
+    cls: Any = _class_of_key(type_text, from_outside)
     fields = dict(
         zip(map(unescape, filter(None, names.split(","))), _decode_tuple(values, from_outside), strict=True)
     )
@@ -281,7 +288,7 @@ def _decode_fields(body: str, from_outside: bool) -> Any:
         raise ValueError(body)
     if key_fields(cls) != tuple(fields):
         raise KeyEncodingError(
-            f"a stored key of type {full} no longer fits its class",
+            f"a stored key of type {type_text} no longer fits its class",
             expected=f"the fields {', '.join(fields)}",
             found=f"the fields {', '.join(key_fields(cls))}",
             fix="restore the former fields of the class: they form the key",
@@ -294,21 +301,20 @@ def _decode_fields(body: str, from_outside: bool) -> Any:
 
 def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
     items: list[Any] = []
-    at = 0
-    while at < len(body):
-        colon = body.index(":", at)
-        end = colon + 1 + int(body[at:colon])
+    start = 0
+    while start < len(body):
+        colon = body.index(":", start)
+        end = colon + 1 + int(body[start:colon])
         if not colon < end - 1 < len(body):
             raise ValueError(body)
         items.append(decode_key(body[colon + 1 : end], from_outside=from_outside))
-        at = end
+        start = end
     return tuple(items)
 
 
 def _decode_enum(body: str, from_outside: bool) -> Any:
     module, name, member = body.split(":", 2)
-    full = unescape(f"{module}:{name}")
-    cls = _class_of_key(full, from_outside)
+    cls = _class_of_key(unescape(f"{module}:{name}"), from_outside)
     if cls is None or not issubclass(cls, Enum):
         raise ValueError(body)
     return cls[unescape(member)]

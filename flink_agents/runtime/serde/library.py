@@ -43,11 +43,11 @@ _FACTORIES = {
 
 
 class _Form(NamedTuple):
-    """The form of a kind of value.
+    """The way to write and read values of one class.
 
     Attributes:
-        write: Returns the parts of a value.
-        read: Returns a value of a class from its parts.
+        write: Returns the parts of a value, which the codec encodes.
+        read: Returns the value, given its class and its parts.
     """
 
     write: Callable[[Any], Any]
@@ -66,7 +66,11 @@ def writer_of(kind: type) -> Callable[[Any], tuple[int, Any]] | None:
 
 
 def read_value(content: list[Any]) -> Any:
-    """Return the value for what a writer wrote."""
+    """Return the value from the content that :func:`writer_of`'s function wrote: name and parts.
+
+    Raises:
+        StateFormatError: This version does not know the name.
+    """
     name, parts = content
     if name == "url":
         return _read_url(*parts)
@@ -77,6 +81,7 @@ def read_value(content: list[Any]) -> Any:
 
 
 def _class_of(name: str) -> Any:
+    """Return the class with a name of ``_FORMS``; None if its module lacks it."""
     module, _, qualname = name.partition(":")
     return getattr(import_module(module), qualname, None)
 
@@ -103,6 +108,7 @@ def _read_url(name: str, text: str) -> Any:
 
 
 def _write_default_dict(value: Any) -> Any:
+    """Return the name of a defaultdict's factory (None without one), and its content."""
     factory = value.default_factory
     if factory is None or _FACTORIES.get(getattr(factory, "__name__", "")) is factory:
         return [factory and factory.__name__, dict(value)]
@@ -128,6 +134,7 @@ def _read_default_dict(cls: Any, parts: Any) -> Any:
 
 
 def _write_zone(value: Any) -> str:
+    """Return the key of a ``ZoneInfo``, such as ``Europe/Berlin``; reject one without a key."""
     if value.key is None:
         raise UnserializableValueError(
             "state cannot hold a time zone without a name",
@@ -173,7 +180,7 @@ _FORMS = {
     ),
     "zoneinfo:ZoneInfo": _Form(_write_zone, lambda cls, key: cls(key)),
 }
-"""The kinds of values, by their public names."""
+"""The forms of classes, by top-level package and name of the class."""
 
 
 # -- times and their zones -----------------------------------------------------------
@@ -201,15 +208,17 @@ def write_time(value: datetime | time) -> bytes:
     zone = value.tzinfo
     if zone is None or (type(zone) is timezone and _name_of_offset(zone) is None):
         return f"{value.isoformat()}|{value.fold}".encode() if value.fold else value.isoformat().encode()
-    written = zone.key if type(zone) is ZoneInfo and zone.key else _written_zone(value, zone)
-    return f"{value.replace(tzinfo=None).isoformat()}|{value.fold}|{written}".encode("utf-8", "surrogatepass")
+    zone_text = zone.key if type(zone) is ZoneInfo and zone.key else _written_zone(value, zone)
+    return f"{value.replace(tzinfo=None).isoformat()}|{value.fold}|{zone_text}".encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def time_reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
     """Return the function that reads what :func:`write_time` wrote.
 
     Args:
-        parse: Parses ``isoformat()``.
+        parse: Returns a datetime or time from its ``isoformat()``.
     """
 
     def read(data: bytes) -> Any:
@@ -231,6 +240,7 @@ def _name_of_offset(zone: timezone) -> str | None:
 
 
 def _written_zone(value: datetime | time, zone: tzinfo) -> str:
+    """Return the text of the zone of a value; reject a zone that would not come back the same."""
     if type(zone) is timezone:
         offset = zone.utcoffset(None)
         return f"{_FIXED}{write_timedelta(offset)}:{_name_of_offset(zone)}"
@@ -240,9 +250,9 @@ def _written_zone(value: datetime | time, zone: tzinfo) -> str:
             expected="a ZoneInfo or a fixed offset",
             fix="use zoneinfo.ZoneInfo",
         )
-    written = _name_of(zone)
-    if written is not None and _is_same(value, _in_zone(value.replace(tzinfo=None), written)):
-        return written
+    zone_text = _name_of(zone)
+    if zone_text is not None and _is_same(value, _in_zone(value.replace(tzinfo=None), zone_text)):
+        return zone_text
     raise UnserializableValueError(
         f"state cannot hold a {type(value).__name__} with the time zone {zone!r}",
         expected="a zoneinfo.ZoneInfo, a datetime.timezone, or a zone that pytz or dateutil returns by name",
@@ -251,14 +261,14 @@ def _written_zone(value: datetime | time, zone: tzinfo) -> str:
 
 
 def _is_same(value: datetime | time, restored: datetime | time) -> bool:
-    """Return True if a datetime or a time was restored with its offset, and with a zone that is equal."""
+    """Return True if a restored datetime or time has the offset of the original, and an equal zone."""
     return value.utcoffset() == restored.utcoffset() and (
         value.tzinfo == restored.tzinfo or repr(value.tzinfo) == repr(restored.tzinfo)
     )
 
 
 def write_timedelta(offset: timedelta) -> str:
-    """Return a timedelta as text."""
+    """Return a timedelta as text: days, seconds and microseconds."""
     return f"{offset.days} {offset.seconds} {offset.microseconds}"
 
 
@@ -277,10 +287,11 @@ def _name_of(zone: tzinfo) -> str | None:
         make, arguments, *_ = zone.__reduce__()
         name: str = getattr(make, "__name__", "")
         return f"{_PYTZ}{json.dumps([name, *arguments])}" if name in _FROM_PYTZ else None
-    return _of_dateutil(zone) if package == "dateutil" else None
+    return _name_of_dateutil(zone) if package == "dateutil" else None
 
 
-def _of_dateutil(zone: Any) -> str | None:
+def _name_of_dateutil(zone: Any) -> str | None:
+    """Return the text for a zone of dateutil; None for one that depends on the machine or has no name."""
     kind = type(zone).__name__
     if kind == "tzutc":
         return f"{_DATEUTIL}{_UTC}"
@@ -295,12 +306,18 @@ def _of_dateutil(zone: Any) -> str | None:
 
 
 def _is_utc(zone: Any) -> bool:
+    """Return True if a zone of dateutil equals UTC."""
     from dateutil import tz
 
     return zone == tz.tzutc()
 
 
 def _in_zone(value: Any, zone: str) -> Any:
+    """Return a datetime or time with the zone of a text that :func:`write_time` has written.
+
+    Raises:
+        LookupError: The library has no such zone.
+    """
     if zone.startswith(_FIXED):
         offset, _, name = zone.removeprefix(_FIXED).partition(":")
         return value.replace(tzinfo=timezone(read_timedelta(offset), name))

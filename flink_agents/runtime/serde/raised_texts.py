@@ -29,20 +29,26 @@ from flink_agents.api.resources.raised_notes import MOST_CAUSES, causes_of, mess
 from flink_agents.runtime.serde.typenames import shorten
 
 MAX_TEXT = 10_000
-"""The largest length of an exception's message."""
+"""The most characters of an exception's message that are shown."""
 
 MAX_CAUSES = 20
-"""Maximum number of exceptions that are searched, causes and members of groups included."""
+"""The most exceptions that are searched: an error, its causes, and members of groups."""
 
 
 def place(file: str, line: int, name: str) -> str:
-    """Return ``file:line in name``; the file is relative to the working directory if it is inside."""
+    """Return ``file:line in name``.
+
+    Args:
+        file: The path of the file. It is shown relative to the working directory, if it is inside.
+        line: The number of the line.
+        name: The name of the function.
+    """
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception, shortened and without secrets; says so if it has none."""
+    """Return the message of an exception, shortened and without secrets; it says if ``str`` raises."""
     try:
         # Before it is cut: a piece of a secret would not be found.
         return redaction.hide_beyond(str.__str__(str(error)), MAX_TEXT)
@@ -52,12 +58,16 @@ def text_of(error: BaseException) -> str:
 
 
 def shown_text(error: BaseException) -> str:
-    """Return :func:`text_of` an exception for people: that of a group shows its causes."""
+    """Return the message of an exception for people: that of a group also shows its causes."""
     return message_of(error, text_of)
 
 
 def users_place(error: BaseException, action: Any) -> str:
-    """Return the innermost user line in ``error``'s traceback; else the action's own line.
+    """Return the innermost line of user code that raised ``error``; else the line of the action.
+
+    Args:
+        error: The error.
+        action: The action that it ended; it has its line in ``where``.
 
     Python itself replaces some errors with others, without their traceback: then it is the line of
     the cause, and for a group, of its first member that has one. An error of this package may know its line.
@@ -70,29 +80,29 @@ def users_place(error: BaseException, action: Any) -> str:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, the members of a group, and what they were raised from, at most ``MAX_CAUSES``."""
-    ahead: list[Any] = [error]
+    """Yield an error, its members, and their causes: at most ``MAX_CAUSES``, the nearest first."""
+    unvisited: list[Any] = [error]
     for _ in range(MAX_CAUSES):
-        if not ahead:
+        if not unvisited:
             return
-        exception = ahead.pop(0)
+        exception = unvisited.pop(0)
         yield exception
-        ahead += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
-        ahead += [cause for cause in (exception.__cause__ or exception.__context__,) if cause is not None]
+        unvisited += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
+        unvisited += [cause for cause in (exception.__cause__ or exception.__context__,) if cause is not None]
 
 
 def _stopped(error: BaseException) -> BaseException | None:
-    """Return the error that Python replaced with ``error``, as no coroutine or generator can raise it."""
-    at: BaseException | None = error
+    """Return the ``StopIteration`` that Python replaced with ``error``; None if it replaced none."""
+    cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
-        if not isinstance(at, RuntimeError):
+        if not isinstance(cause, RuntimeError):
             break
-        at = at.__cause__
-    return at if isinstance(at, StopIteration | StopAsyncIteration) else None
+        cause = cause.__cause__
+    return cause if isinstance(cause, StopIteration | StopAsyncIteration) else None
 
 
 def innermost_place(error: BaseException) -> str | None:
-    """Return the innermost user line in an error's traceback; None if it has none."""
+    """Return the innermost line of user code in an error's traceback, see :func:`place`; None without one."""
     innermost_line = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users_code(frame.f_code):
@@ -103,14 +113,16 @@ def innermost_place(error: BaseException) -> str | None:
 def users_traceback(error: BaseException) -> str:
     """Return ``error``'s traceback as a string without secrets, from the user's first frame on."""
     start: TracebackType | None = error.__traceback__
-    at = start
-    while at is not None and not is_users_code(at.tb_frame.f_code):
-        at = at.tb_next
+    users_part = start
+    while users_part is not None and not is_users_code(users_part.tb_frame.f_code):
+        users_part = users_part.tb_next
     try:
-        return redaction.hide("".join(traceback.format_exception(type(error), error, at or start)))
+        return redaction.hide("".join(traceback.format_exception(type(error), error, users_part or start)))
     except Exception:
         # A foreign class may have anything in place of its base's attributes.
-        return "".join([*traceback.format_tb(at or start), f"{type(error).__qualname__}: {text_of(error)}\n"])
+        return "".join(
+            [*traceback.format_tb(users_part or start), f"{type(error).__qualname__}: {text_of(error)}\n"]
+        )
 
 
 # -- values that should have been awaited --------------------------------------------
@@ -125,7 +137,7 @@ def is_awaitable(value: object) -> bool:
 
 
 def awaitable_text(value: object) -> str:
-    """Describe an awaitable: its kind, and the function that made it."""
+    """Return a text for an awaitable: its kind, and the function that made it, if that is known."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None
     # Durable steps and waits know the user's function, which the name of a coroutine or class does not show.
@@ -135,7 +147,7 @@ def awaitable_text(value: object) -> str:
 
 
 def close_unawaited(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine and the coroutines among its arguments, so that Python does not warn of them."""
+    """Close a coroutine that nothing awaits, and those among its arguments, so that Python does not warn."""
     frame: Any = getattr(coroutine, "cr_frame", None)
     for value in (coroutine, *([] if frame is None else frame.f_locals.values())):
         if inspect.iscoroutine(value):
@@ -161,14 +173,14 @@ _MISSING_ARGUMENT = re.compile(r"missing 1 required (?:positional|keyword-only) 
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 
 Explanation = tuple[str, dict[str, Any]]
-"""A message with its expected, found and fix parts, by name."""
+"""A message, and further parts of the error by name: expected, found, fix and error_code."""
 
 
 def explained_error(error: BaseException, is_async: bool) -> Explanation:
-    """Return the message for an action's error with its notes, and the additional parts of the new error.
+    """Return the message about what an action raised, with its notes, and further parts of the new error.
 
     Args:
-        error: The error.
+        error: The exception that the action raised.
         is_async: True if the action is ``async def``.
     """
     message, parts = _explained(error, is_async)
@@ -182,13 +194,14 @@ def explained_error(error: BaseException, is_async: bool) -> Explanation:
 
 
 def _notes(error: BaseException) -> Iterator[str]:
-    """Yield the notes of an exception, to show below the message; a tool adds one with its name."""
+    """Yield the lines of an exception's notes, to show below the message; a tool adds one with its name."""
     for note in notes_of(error)[:_MOST_NOTES]:
         for line in redaction.hide(note)[:_NOTE_LENGTH].splitlines():
             yield f"\n  {line}"
 
 
 def _explained(error: BaseException, is_async: bool) -> Explanation:
+    """Return the message about an exception without notes, and its parts if a mistake is recognized."""
     if isinstance(error, AgentsError):
         parts = {"expected": error.expected, "found": error.found, "fix": error.fix}
         inner = error.error_code if isinstance(error, ActionFailedError) else error.code
@@ -196,8 +209,8 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
     if shows_forgotten_await(error):
         fix = AWAIT_IT if is_async else "write async def, and await before the call that returned it"
         return text_of(error), {"fix": f"{fix}: a coroutine is used instead of its result"}
-    if (foreign := _of_other_loop(error)) is not None:
-        return shown_text(error), foreign
+    if (loop_parts := _of_other_loop(error)) is not None:
+        return shown_text(error), loop_parts
     explanation: Explanation | None = None
     if isinstance(error, ValidationError):
         explanation = _invalid(error)
@@ -209,7 +222,7 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
 
 
 def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
-    """Describe the use of an object that belongs to the event loop of another attempt or subtask."""
+    """Explain the use of an asyncio object of another attempt's or subtask's loop; None for other errors."""
     for cause in _with_causes(error):
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(text_of(cause)):
             return {
@@ -222,13 +235,13 @@ def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
 
 
 def _invalid(error: ValidationError) -> Explanation:
-    """Describe a Pydantic model that rejects its arguments, or a change of a frozen one."""
+    """Explain why a Pydantic model rejects its arguments, or a change if it is frozen."""
     problems = error.errors(include_url=False, include_context=False)
-    shown = [
+    texts = [
         f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:_MOST_PROBLEMS]
     ]
     if len(problems) > _MOST_PROBLEMS:
-        shown.append(f"{len(problems) - _MOST_PROBLEMS} more")
+        texts.append(f"{len(problems) - _MOST_PROBLEMS} more")
     # The fix is for the first problem. The error has the model's name only; its class is in the user's line.
     first = problems[0]
     model = next(_models_at(error, error.title), None)
@@ -247,11 +260,11 @@ def _invalid(error: ValidationError) -> Explanation:
     else:
         parts["expected"] = f"a value that fits the field {field!r}" if field else f"a {error.title}"
         parts["fix"] = f"pass a value of its type as {field!r}" if field else "pass a value of the type"
-    return f"{error.title}: {'; '.join(shown)}", parts
+    return f"{error.title}: {'; '.join(texts)}", parts
 
 
 def _by_position(error: TypeError) -> Explanation | None:
-    """Describe a positional argument of a Pydantic model, such as an event."""
+    """Explain a positional argument of a Pydantic model, such as an event; None for other errors."""
     if not _BY_POSITION.fullmatch(text_of(error)):
         return None
     models = {model.__name__: model for model in _models_at(error)}
@@ -265,7 +278,7 @@ def _by_position(error: TypeError) -> Explanation | None:
 
 
 def _no_attribute(error: AttributeError) -> Explanation | None:
-    """Describe an attribute that an object of this package does not have."""
+    """Explain that a context, memory or event lacks an attribute; None for other errors."""
     owner = error.obj
     name = error.name
     if isinstance(owner, RunnerContext):
@@ -299,7 +312,7 @@ def _no_attribute(error: AttributeError) -> Explanation | None:
 
 
 def _inside_input(owner: object, name: str) -> str | None:
-    """Return the name of an attribute or entry of an input's record; None if the record lacks it."""
+    """Return code that reads ``name`` from the record of an input event; None if the record lacks it."""
     if not isinstance(owner, InputEvent):
         return None
     record = owner.input
@@ -309,7 +322,7 @@ def _inside_input(owner: object, name: str) -> str | None:
 
 
 def _no_items(error: TypeError) -> Explanation | None:
-    """Describe memory that is used like a dict."""
+    """Explain that memory was used like a dict; None for other errors."""
     if not _NO_ITEMS.match(text_of(error)):
         return None
     return "memory has paths, not items", {
@@ -320,7 +333,7 @@ def _no_items(error: TypeError) -> Explanation | None:
 
 
 def _misspelt_key(error: TypeError) -> Explanation | None:
-    """Describe a parameter that is a misspelt ``idempotency_key``."""
+    """Explain a parameter that is a misspelt ``idempotency_key``; None for other errors."""
     match = _MISSING_ARGUMENT.search(text_of(error))
     if match is None or misspelt_key([match[1]]) is None:
         return None
@@ -332,16 +345,18 @@ def _misspelt_key(error: TypeError) -> Explanation | None:
 
 
 def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[BaseModel]]:
-    """Yield the models that the user's failing line may call.
+    """Yield the Pydantic models that the failing line of user code may call, by the names in the line.
 
     Args:
         error: The error of that line.
         title: Name of the model. Default: all models that the line calls.
     """
-    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
-    if not users:
+    users_frames = [
+        entry for entry in traceback.walk_tb(error.__traceback__) if is_users_code(entry[0].f_code)
+    ]
+    if not users_frames:
         return
-    frame, line = users[-1]
+    frame, line = users_frames[-1]
     names = (
         [title] if title is not None else _CALLED.findall(linecache.getline(frame.f_code.co_filename, line))
     )

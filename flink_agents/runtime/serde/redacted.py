@@ -18,10 +18,10 @@ from flink_agents.api.resources.raised_notes import notes_of
 from flink_agents.runtime.serde.typenames import name_of
 
 MOST = 200
-"""The largest number of exceptions to check: causes, contexts and members together."""
+"""The most exceptions that are checked: causes, contexts and members of groups together."""
 
 LONGEST = 200_000
-"""Characters of a message, an argument or an attribute that are kept: a service may answer with megabytes."""
+"""The most characters of a message, argument or attribute that are kept: some have megabytes."""
 
 _MOST_MISTAKES = 100
 """The largest number of errors of a ``ValidationError`` that are kept: each may have a kilobyte of text."""
@@ -34,84 +34,89 @@ _FIELDS: dict[type[BaseException], tuple[str, ...]] = {
     SystemExit: ("code",),
     StopIteration: ("value",),
 }
-"""The state of builtin classes besides their arguments."""
+"""The attributes of builtin exceptions, besides their arguments, that may have secrets."""
 
 
 def redacted(error: BaseException) -> BaseException:
-    """Return ``error`` without secrets: the same object, if that can be changed.
-
-    Args:
-        error: The exception.
-    """
+    """Return an exception without secrets: the same object if it can be changed, else a replacement."""
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return error
     redaction.look_at_variables()
     chain = _chain(error)
     for exception in chain:
-        _learn(exception)
+        _register_credentials(exception)
     # From the innermost on: an exception gets the replacements of its causes.
     replaced: dict[int, BaseException] = {}
     for exception in reversed(chain):
         replaced[id(exception)] = _clean(exception, replaced)
     for exception in {id(new): new for new in replaced.values()}.values():
-        _lead(exception, replaced)
+        _relink(exception, replaced)
     return replaced[id(error)]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
     """Return an exception with its causes, contexts and members, each once, at most ``MOST`` of them."""
     chain: dict[int, BaseException] = {}
-    ahead = [error]
-    while ahead and len(chain) < MOST:
-        exception = ahead.pop(0)
+    unvisited = [error]
+    while unvisited and len(chain) < MOST:
+        exception = unvisited.pop(0)
         if id(exception) not in chain:
             chain[id(exception)] = exception
-            ahead += _members(exception)
-            ahead += [cause for cause in (exception.__cause__, exception.__context__) if cause is not None]
+            unvisited += _members(exception)
+            unvisited += [
+                cause for cause in (exception.__cause__, exception.__context__) if cause is not None
+            ]
     for exception in chain.values():
         # Exceptions after the last one are not checked, and so not shown.
         for name in ("__cause__", "__context__"):
-            led = getattr(exception, name)
-            if led is not None and id(led) not in chain:
+            linked_error = getattr(exception, name)
+            if linked_error is not None and id(linked_error) not in chain:
                 BaseException.__setattr__(exception, name, None)
     return list(chain.values())
 
 
-def _learn(error: BaseException) -> None:
-    """Register the credentials of the failed request, which the client's library made from a secret."""
+def _register_credentials(error: BaseException) -> None:
+    """Register the credentials of the failed request, which a client's library made from a secret."""
     for name in ("request", "response"):
-        there = _attribute(error, name)
-        for at in (there, _attribute(there, "request")):
-            redaction.know_headers(_attribute(at, "headers"))
+        message = _attribute(error, name)
+        for request in (message, _attribute(message, "request")):
+            redaction.know_headers(_attribute(request, "headers"))
 
 
-def _attribute(of: Any, name: str) -> Any:
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute; None if it is missing, or raises when it is read."""
     try:
-        return getattr(of, name, None)
+        return getattr(owner, name, None)
     except BaseException:  # Such as httpx, whose errors raise if they have no request.
         return None
 
 
 def _clean(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """Return an exception without secrets in its own message, arguments, attributes and notes."""
+    """Return an exception without secrets of its own: the same object, or a replacement.
+
+    Args:
+        error: The exception.
+        replaced: The replacements of its members, by the ids of the members.
+    """
     try:
-        _change(error)
+        _hide_parts(error)
         error = _group(error, replaced)
-        shown = _is_long(error) or redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
+        has_secrets = _is_long(error) or redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
     except BaseException:
         # Foreign classes run their own code here, and it may raise anything.
-        shown = True
-    return _in_place_of(error) if shown else error
+        has_secrets = True
+    return _in_place_of(error) if has_secrets else error
 
 
 def _is_long(error: BaseException) -> bool:
-    """Return True if the message of an exception is too long, and not made of what can be cut."""
+    """Return True if the message of an exception is too long although its parts were cut."""
     if isinstance(error, ValidationError):
         return error.error_count() > _MOST_MISTAKES
     return len(_text(error)) > 10 * LONGEST
 
 
-def _change(error: BaseException) -> None:
+def _hide_parts(error: BaseException) -> None:
+    """Hide secrets in the arguments and attributes of an exception, in place."""
     args = redaction.hidden(error.args, longest=LONGEST)
     if args is not error.args:
         error.args = args
@@ -128,7 +133,10 @@ def _change(error: BaseException) -> None:
 
 
 def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """Return a group whose message and members have no secrets; anything else unchanged."""
+    """Return a group with the replacements of its members and a message without secrets.
+
+    Any other exception, and a group without replaced parts, is returned as it is.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return error
     members = [replaced.get(id(member), member) for member in _members(error)]
@@ -145,7 +153,7 @@ def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseExce
 def _in_place_of(error: BaseException) -> BaseException:
     """Return the replacement for an exception that cannot be changed."""
     if isinstance(error, ValidationError):
-        return _as(_validation(error), error)
+        return _as(_without_secrets(error), error)
     kind = name_of(type(error))
     return _as(
         RecordedFailureError(
@@ -159,7 +167,8 @@ def _in_place_of(error: BaseException) -> BaseException:
     )
 
 
-def _validation(error: ValidationError) -> ValidationError:
+def _without_secrets(error: ValidationError) -> ValidationError:
+    """Return a copy of an error of Pydantic without secrets, and with a limited number of problems."""
     details: list[InitErrorDetails] = []
     for problem in error.errors(include_url=False)[:_MOST_MISTAKES]:
         message = redaction.hide(problem["msg"]).replace("{", "{{").replace("}", "}}")
@@ -172,7 +181,7 @@ def _validation(error: ValidationError) -> ValidationError:
 
 
 def _as(new: BaseException, old: BaseException) -> BaseException:
-    """Give ``new`` the cause, context and traceback of ``old``."""
+    """Give ``new`` the cause, context, traceback and notes of ``old``, and return it."""
     new.__traceback__ = old.__traceback__
     BaseException.__setattr__(new, "__cause__", old.__cause__)
     BaseException.__setattr__(new, "__context__", old.__context__)
@@ -183,12 +192,12 @@ def _as(new: BaseException, old: BaseException) -> BaseException:
     return new
 
 
-def _lead(error: BaseException, replaced: dict[int, BaseException]) -> None:
-    """Replace the cause and the context of an exception."""
+def _relink(error: BaseException, replaced: dict[int, BaseException]) -> None:
+    """Let cause and context of an exception refer to their replacements."""
     for name in ("__cause__", "__context__"):
-        led = getattr(error, name)
-        new = replaced.get(id(led))
-        if new is not None and new is not led:
+        linked_error = getattr(error, name)
+        new = replaced.get(id(linked_error))
+        if new is not None and new is not linked_error:
             suppressed = error.__suppress_context__
             BaseException.__setattr__(error, name, new)
             error.__suppress_context__ = suppressed
@@ -199,6 +208,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def _text(error: BaseException, shown_by: Any = str) -> str:
+    """Return the text of an exception by ``str`` or ``repr``; empty if that raises."""
     try:
         return str.__str__(shown_by(error))
     except BaseException:  # A foreign class whose attribute raises has none.

@@ -32,12 +32,13 @@ from flink_agents.api.durable.type_texts import UnreadableTypeError, parameters_
 from flink_agents.api.durable.upgrades import upgrade_of
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
 
+# Read a class without its metaclass, which may run code.
 _DICT = type.__dict__["__dict__"].__get__
 _mro = type.__dict__["__mro__"].__get__
 
 
 def stored_name(cls: type) -> str:
-    """Return the name by which values of ``cls`` are written.
+    """Return the name under which values of a class are written, also of a declared local class.
 
     Raises:
         UnserializableValueError: The class cannot be found again by its name, and no declared type gives it.
@@ -54,7 +55,7 @@ def stored_name(cls: type) -> str:
 
 @lru_cache(maxsize=4096)
 def type_name(cls: type) -> str:
-    """Return the name by which ``cls`` is found in every process.
+    """Return the name by which every process finds a class.
 
     Raises:
         UnserializableValueError: The class cannot be found again by its name.
@@ -79,7 +80,7 @@ def type_name(cls: type) -> str:
 
 @lru_cache(maxsize=4096)
 def resolve_type(name: str) -> type[Any]:
-    """Return the class named ``name``.
+    """Return the data class with a name, after importing a module that may define it.
 
     Raises:
         UnknownTypeNameError: There is no such class, its module may not be imported, or it is not a data
@@ -98,30 +99,30 @@ def resolve_type(name: str) -> type[Any]:
 
 
 def type_that_is_there(name: str) -> type[Any] | None:
-    """Return the class named ``name``, if its module is loaded and it is a data class; imports nothing."""
+    """Return the data class with a name if its module is loaded, else None; imports nothing."""
     cls = _find(name)
     return cls if is_data_class(cls) else None
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a class, such as an exception; it may not resolve again."""
+    """Return ``module:qualname`` of a class; it is not checked that the class is found by it."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find_error(name: str) -> type[BaseException] | None:
-    """Return the exception class named ``name``; None if it may not be imported."""
+    """Return the exception class with a name; None if there is none, or it may not be imported."""
     cls = _find_or_import(name)
     return cls if _is_class(cls) and BaseException in _mro(cls) else None
 
 
 def find_class(name: str) -> type[Any] | None:
-    """Return the class named ``name``, of any kind; None if it may not be imported."""
+    """Return the class with a name, of any kind; None if there is none, or it may not be imported."""
     cls = _find_or_import(name)
     return cls if _is_class(cls) else None
 
 
 def find_type(name: str) -> type[Any] | None:
-    """Return the class named ``name`` like :func:`resolve_type`, or the one of a declared type, or None."""
+    """Return the data class with a name, also a declared local one; None if there is none."""
     try:
         return resolve_type(name)
     except UnknownTypeNameError:
@@ -159,7 +160,7 @@ def is_data_class(cls: Any) -> bool:
 
 
 def shorten(value: object) -> str:
-    """Return ``value`` for an error message: its shortened representation, or the error that it raises."""
+    """Return the ``repr`` of a value for a message, in about 200 characters; it says if that raises."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:
@@ -168,6 +169,7 @@ def shorten(value: object) -> str:
 
 
 def _what_is_wrong(name: str, cls: Any) -> str:
+    """Return the reason why a name has no data class; ``cls`` is what was found, or None."""
     module, _, qualname = name.partition(":")
     if module not in sys.modules:
         return why_not(module[:200])
@@ -177,6 +179,7 @@ def _what_is_wrong(name: str, cls: Any) -> str:
 
 
 def _find_or_import(name: str) -> Any:
+    """Return the object with a name, or None; import a module that may define it, if that is allowed."""
     module = name.partition(":")[0]
     if module not in sys.modules:
         import_for(module)
@@ -184,10 +187,10 @@ def _find_or_import(name: str) -> Any:
 
 
 def _find(name: str, find_part: Callable[[str], Any] | None = None) -> Any:
-    """Return the object with that name in a loaded module, or None.
+    """Return the object with a name in a loaded module, or None.
 
     Args:
-        name: The name.
+        name: ``module:qualname``, with arguments in brackets for a parametrized model.
         find_part: Finds the parts of a parametrized model. Default: this function.
     """
     module_name, _, qualname = name.partition(":")
@@ -208,7 +211,7 @@ def _find(name: str, find_part: Callable[[str], Any] | None = None) -> Any:
 
 
 def _parametrized(name: str, find_part: Callable[[str], Any]) -> Any:
-    """Return the parametrized model with that name, or None."""
+    """Return the parametrized model with a name, or None; ``find_part`` finds the classes in the name."""
 
     def find(part: str) -> Any:
         resolved_type = find_part(part)
@@ -232,7 +235,7 @@ def _is_class(value: Any) -> bool:
 
 
 def member_of(cls: Any, name: str) -> Any:
-    """Return the attribute that ``cls`` or a base of it defines, without running descriptors."""
+    """Return the attribute that a class or a base of it defines, without running descriptors; else None."""
     for base in _mro(cls):
         members = _DICT(base)
         if name in members:
@@ -248,8 +251,11 @@ _PACKAGE = __name__.partition(".")[0]
 
 _lock = threading.RLock()
 _homes: set[str] = set()
+"""Modules of the agent's own code."""
 _named: set[str] = set()
+"""Modules of the option ``state.modules``."""
 _failed: dict[str, str] = {}
+"""The error of each module that could not be imported, by its name."""
 
 
 def allow_modules(homes: Iterable[str], named: str | None = None) -> None:
@@ -268,7 +274,7 @@ def allow_modules(homes: Iterable[str], named: str | None = None) -> None:
 
 
 def import_for(module: str) -> bool:
-    """Import the modules that may define the classes of ``module``; return True if it is loaded now."""
+    """Import the allowed modules that may load ``module``; return True if it is loaded now."""
     with _lock:
         for name in _candidates(module):
             _import(name)
@@ -278,12 +284,13 @@ def import_for(module: str) -> bool:
 
 
 def why_not(module: str) -> str:
-    """Return the reason why ``module`` is not loaded."""
+    """Return the reason why the module with a name is not loaded."""
     failed = _failed.get(module)
     return failed or f"the module {module!r} is not imported, and reading state imports none by its bytes"
 
 
 def _import(name: str) -> None:
+    """Import a module, once; remember why it failed."""
     if name in sys.modules or name in _failed:
         return
     try:
@@ -300,9 +307,9 @@ def _candidates(module: str) -> Iterator[str]:
     top = module.partition(".")[0]
     # Read again if there are more modules than before: bytes may name many that do not exist.
     inner_imports = _read_imports(len(sys.modules), len(_homes))
-    same = sorted(name for name in {*_homes, *inner_imports} if name.partition(".")[0] == top)
+    same_package = sorted(name for name in {*_homes, *inner_imports} if name.partition(".")[0] == top)
     # A module with another name may import it.
-    yield from sorted(same, key=lambda name: (name != module, name))
+    yield from sorted(same_package, key=lambda name: (name != module, name))
 
 
 @lru_cache(maxsize=1)
@@ -322,11 +329,11 @@ def _read_imports(modules: int, homes: int) -> frozenset[str]:
 
 
 def own_modules() -> list[str]:
-    """Return the loaded modules of the agent's own code, and the modules of the same kind that they use."""
+    """Return the loaded modules of the agent's own code, and those of the author that they use."""
     seen: dict[str, None] = {}
-    unread = [name for name in _homes if name in sys.modules]
-    while unread:
-        name = unread.pop()
+    unvisited = [name for name in _homes if name in sys.modules]
+    while unvisited:
+        name = unvisited.pop()
         module = sys.modules.get(name)
         if name in seen or not is_plain(module) or not _is_own(name, module):
             continue
@@ -334,7 +341,7 @@ def own_modules() -> list[str]:
         for value in list(vars(module).values()):
             used = value.__name__ if is_plain(value) else _defined_in(value)
             if isinstance(used, str) and used in sys.modules:
-                unread.append(used)
+                unvisited.append(used)
     return list(seen)
 
 
@@ -344,6 +351,7 @@ def is_plain(module: object) -> bool:
 
 
 def _is_own(name: str, module: Any) -> bool:
+    """Return True for a module of the author: not of Python, of this package, or an installed one."""
     if name in _homes:
         return True
     top = name.partition(".")[0]
@@ -353,6 +361,7 @@ def _is_own(name: str, module: Any) -> bool:
 
 
 def _defined_in(value: Any) -> Any:
+    """Return the name of the module that defines a function or class; None for other values."""
     if isinstance(value, FunctionType):
         return value.__module__
     return _DICT(value).get("__module__") if issubclass(type(value), type) else None
@@ -371,6 +380,12 @@ def _codes_of(module: Any) -> Iterator[CodeType]:
 
 
 def _imports_of(code: CodeType, package: str) -> Iterator[str]:
+    """Yield the names of the modules that a function may import, from its byte code.
+
+    Args:
+        code: The code of the function.
+        package: The package of its module, for relative imports.
+    """
     previous_instructions: list[dis.Instruction] = []
     for current_instruction in dis.get_instructions(code):
         if current_instruction.opname == "IMPORT_NAME":
@@ -396,6 +411,7 @@ def _names(name: str, level: Any, names: Any, package: str) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
+    """Return a string as it is, and an empty one for any other value."""
     return value if isinstance(value, str) else ""
 
 
@@ -410,26 +426,27 @@ _local_classes: ContextVar[LocalClasses | None] = ContextVar("flink_agents_local
 
 
 class LocalClasses:
-    """The classes of a declared type, and their subclasses.
+    """Names the classes of a declared type, and their subclasses, which no module has.
 
     Args:
-        classes: The classes.
+        classes: The classes of the type.
     """
 
     def __init__(self, classes: Iterable[type]) -> None:
         self._names: dict[str, type] = {}
         for cls in classes:
-            name = first = _name(cls)
+            first_name = _name(cls)
+            name = first_name
             count = 1
             while name in self._names:
                 count += 1
-                name = f"{first}#{count}"
+                name = f"{first_name}#{count}"
             self._names[name] = cls
         self._by_class = {cls: name for name, cls in self._names.items()}
 
     @contextmanager
     def activate(self) -> Generator[None]:
-        """Let the codec find these classes."""
+        """Let the codec write and read values of these classes, in the present context."""
         token = _local_classes.set(self)
         try:
             yield
@@ -437,14 +454,14 @@ class LocalClasses:
             _local_classes.reset(token)
 
     def name_of(self, cls: type) -> str | None:
-        """Return the name of a class, or None."""
+        """Return the name of one of the classes, or of a subclass of one; None for another class."""
         name = self._by_class.get(cls)
         if name is None and any(base in self._by_class for base in cls.__mro__):
             return _name(cls)
         return name
 
     def find(self, name: str) -> type | None:
-        """Return the class with a name, or None."""
+        """Return the class, or the subclass, with a name; None if there is none."""
         # A copy of the type that was shipped to a worker may have several copies of one class.
         cls = self._names.get(name) or self._names.get(name.partition("#")[0])
         if cls is not None:
@@ -454,6 +471,7 @@ class LocalClasses:
 
 
 def _name(cls: type) -> str:
+    """Return the name of a class without the address of a function."""
     return _ADDRESS.sub("", name_of(cls))
 
 

@@ -47,11 +47,12 @@ from flink_agents.runtime.serde.declared_types import strict_adapter
 from flink_agents.runtime.serde.typenames import Kind, find_type, is_data_class, kind_of, stored_name
 
 Writer = Callable[[Any], tuple[int, Any]]
+"""Returns the code of a value's kind in the format, and the content that follows it."""
 
 
 @lru_cache(maxsize=4096)
 def writer_of(kind: type) -> Writer | None:
-    """Return the function that writes values of a data class; None for another class."""
+    """Return the function that writes values of an enum, model, dataclass or named tuple; else None."""
     if issubclass(kind, Enum):
         return _write_enum
     if issubclass(kind, BaseModel):
@@ -114,14 +115,14 @@ def _read_model(content: list[Any]) -> Any:
     extra, private, *origin = optional_parts or (None, None)
     cls = find_type(name)
     if cls is None or kind_of(cls) is not Kind.MODEL or shape != shape_of(cls):
-        return _from(origin, _read_changed(MODEL, content, cls))
+        return _with_origin(origin, _read_changed(MODEL, content, cls))
     if own_fields(cls):
         fields = from_own_forms(cls, fields)
-    return _from(origin, remake_model(cls, fields, unset, extra, private))
+    return _with_origin(origin, remake_model(cls, fields, unset, extra, private))
 
 
-def _from(origin: list[Any], value: Any) -> Any:
-    """Return ``value`` with its stored origin, if there is one."""
+def _with_origin(origin: list[Any], value: Any) -> Any:
+    """Return ``value`` with its stored origin (``api.resources.provenance``), if the list has one."""
     if origin and carries_origin(type(value)):
         set_origin(value, origin[0])
     return value
@@ -161,7 +162,7 @@ def fields_of_dataclass(value: Any) -> dict[str, Any]:
 
 
 def _marked_fields(kind: type, fields: dict[str, Any]) -> list[Any]:
-    """Return the stored content of a dataclass or a named tuple with these fields."""
+    """Return the content of a dataclass or named tuple in the format: class, fields and marks."""
     if own_fields(kind):
         fields = with_own_forms(kind, fields)
     return [stored_name(kind), fields, marks_of(kind)[1]]
@@ -197,14 +198,17 @@ def _reader_of(code: int, remake: Callable[[Any, dict[str, Any]], Any]) -> Calla
             if marks == current_marks and is_complete and all(field_name in fields for field_name in names):
                 if own_fields(cls):
                     fields = from_own_forms(cls, fields)
-                return _from(origin, remake(cls, fields))
-        return _from(origin, _read_changed(code, content, cls))
+                return _with_origin(origin, remake(cls, fields))
+        return _with_origin(origin, _read_changed(code, content, cls))
 
     return read
 
 
 def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
-    """Return a value whose class has changed. Its own forms are JSON, which Pydantic validates."""
+    """Return a value whose class has changed; ``cls`` is its class, or None if its name has none.
+
+    Fields in their own form are JSON, which Pydantic validates.
+    """
     stored = Stored.from_content(code, content)
     fields = {**stored.fields, **(stored.extra or {})}
     stored.fields = {
@@ -231,14 +235,14 @@ _NONE: Mapping[str, TypeAdapter[Any]] = MappingProxyType({})
 
 
 OWN_FORM = 18
-"""The code of such a field in the format."""
+"""The code, in the format, of a field in its own form."""
 
 
 class OwnForm:
-    """A field as JSON.
+    """The own form of a field: the JSON that Pydantic writes for it.
 
     Args:
-        content: The JSON.
+        content: The JSON values.
     """
 
     __slots__ = ("content",)
@@ -252,13 +256,13 @@ class OwnForm:
 
 @lru_cache(maxsize=4096)
 def own_fields(kind: type) -> Mapping[str, TypeAdapter[Any]]:
-    """Return the adapters of the fields of a class whose types the format does not have, by name."""
+    """Return adapters for those fields of a class that need their own form, by the names of the fields."""
     adapters = {name: own_form_adapter(declared) for name, declared in _types_of_fields(kind).items()}
     return {name: adapter for name, adapter in adapters.items() if adapter is not None} or _NONE
 
 
 def own_form_adapter(kind: Any) -> TypeAdapter[Any] | None:
-    """Return the adapter of a type whose values the format does not have; None if it has them.
+    """Return the adapter that writes values of a type in their own form; None if the format has one.
 
     It does not run the validators of an annotation if it can do without them: the values have passed them.
     """
@@ -277,6 +281,7 @@ def own_form_adapter(kind: Any) -> TypeAdapter[Any] | None:
 
 
 def _types_of_fields(kind: type) -> dict[str, Any]:
+    """Return the declared types of the fields of a class by name, as far as they are known."""
     if issubclass(kind, BaseModel):
         return {name: _annotation_of(field) for name, field in kind.__pydantic_fields__.items()}
     hints = hints_of(kind)
@@ -285,6 +290,7 @@ def _types_of_fields(kind: type) -> dict[str, Any]:
 
 
 def _annotation_of(field: FieldInfo) -> Any:
+    """Return the declared type of a model's field, with its metadata as ``Annotated``."""
     annotation: Any = field.annotation
     for metadata in field.metadata:
         annotation = Annotated[annotation, metadata]
@@ -314,26 +320,26 @@ def has_form(kind: Any) -> bool:
 
 
 def with_own_forms(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object as state holds them."""
+    """Return the fields of an object of class ``kind``, in their own form where they need it."""
     adapters = own_fields(kind)
     return {name: with_own_form(adapters.get(name), value) for name, value in fields.items()}
 
 
 def with_own_form(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
-    """Return a value as JSON; the value itself if JSON would change it."""
+    """Return a value in its own form; the value itself without an adapter, or if JSON would change it."""
     if adapter is None:
         return value
     try:
-        written = adapter.dump_python(value, mode="json", warnings=False)
-        restored = adapter.validate_python(written)
+        json_content = adapter.dump_python(value, mode="json", warnings=False)
+        restored = adapter.validate_python(json_content)
         is_same = type(restored) is type(value) and bool(restored == value)
     except Exception:  # Code of the type, which may raise anything.
         return value
-    return OwnForm(written) if is_same else value
+    return OwnForm(json_content) if is_same else value
 
 
 def from_own_forms(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object from the form in which state holds them."""
+    """Return the fields of an object of class ``kind``, from those that :func:`with_own_forms` returned."""
     adapters = own_fields(kind)
     return {
         name: adapters[name].validate_python(value.content) if isinstance(value, OwnForm) else value

@@ -21,6 +21,7 @@ _VERSION = b"\x01"
 _AGENDA = -1
 
 _WHAT = "the list of delayed events of a key"
+"""The name of agenda and pages in messages."""
 
 Time = tuple[int, int]
 """The time of an event in milliseconds since the epoch, and its number."""
@@ -48,7 +49,13 @@ class DelayedInput:
 
 
 class _Page(NamedTuple):
-    """The first time of a page, the number of that event, and the number of the page."""
+    """A page in the agenda.
+
+    Attributes:
+        due: The first time of the page, in milliseconds since the epoch.
+        number: The number of the event with that time.
+        page: The number of the page.
+    """
 
     due: int
     number: int
@@ -60,10 +67,10 @@ class _Agenda:
     """The times of the events of a key.
 
     Attributes:
-        following: Number of the next event.
-        following_page: Number of the next page.
-        first: Times of the first events, in order.
-        pages: Pages with the times of all others, in order.
+        following: The number that the next event gets.
+        following_page: The number that the next page gets.
+        first: Times of the earliest events, in order.
+        pages: The pages with the times of all other events, in order.
     """
 
     following: int = 0
@@ -93,13 +100,13 @@ class DelayedEvents:
         self._entries = entries
 
     def add(self, due: int, packed: bytes) -> int:
-        """Store an event until its time; returns the time of the key's first event.
+        """Store an event until its time; return the time of the key's first event in milliseconds.
 
         Args:
             due: Its time, in milliseconds since the epoch.
-            packed: The bytes of the input that it will be.
+            packed: The bytes of the input that the event becomes then.
         """
-        agenda = self._agenda() or _Agenda()
+        agenda = self._read_agenda() or _Agenda()
         time = due, agenda.following
         agenda.following += 1
         self._entries.put(time[1], packed)
@@ -120,12 +127,15 @@ class DelayedEvents:
 
         Args:
             most: The most events; None for any number.
-            until: The last time at which one may be due; None for any.
+            until: The last time, in milliseconds, at which an event may be due; None for any time.
 
         Returns:
-            Their bytes, and the time of the next one, or None.
+            The bytes of the removed events, and the time of the next one; None if no event is left.
+
+        Raises:
+            StateFormatError: State lacks an event or a page that the agenda lists.
         """
-        agenda = self._agenda()
+        agenda = self._read_agenda()
         packed_events: list[bytes] = []
         while agenda is not None and agenda.first and (most is None or len(packed_events) < most):
             due, number = agenda.first[0]
@@ -143,7 +153,7 @@ class DelayedEvents:
             self._entries.remove(number)
             del agenda.first[0]
             if not agenda.first and agenda.pages:
-                self._turn(agenda)
+                self._take_first_page(agenda)
         if agenda is None or not agenda.first:
             self._entries.remove(_AGENDA)
             return packed_events, None
@@ -152,30 +162,31 @@ class DelayedEvents:
         return packed_events, agenda.first[0][0]
 
     def list_events(self) -> list[tuple[int, bytes]]:
-        """Return all events of the key with their times, in order; for tests and commands."""
-        agenda = self._agenda()
+        """Return time and bytes of all events of the key, in order."""
+        agenda = self._read_agenda()
         if agenda is None:
             return []
-        pages = [time for page in agenda.pages for time in self._page(page.page)]
+        pages = [time for page in agenda.pages for time in self._read_page(page.page)]
         return [(due, self._entries.get(number) or b"") for due, number in (*agenda.first, *pages)]
 
     def times(self, until: int) -> list[int]:
-        """Return the times of the events of the key up to a time, in order; reads no page that is later."""
-        agenda = self._agenda()
+        """Return the times of the events up to ``until`` (ms), in order; reads no page that begins later."""
+        agenda = self._read_agenda()
         if agenda is None:
             return []
         times = list(agenda.first)
         for page in agenda.pages:
             if page.due > until:
                 break
-            times += self._page(page.page)
+            times += self._read_page(page.page)
         return [due for due, _ in times if due <= until]
 
     # -- pages ------------------------------------------------------------------------
 
     def _add_to_page(self, agenda: _Agenda, place: int, time: Time) -> None:
+        """Add a time to the page at a place in the agenda; split the page if it is full."""
         listed = agenda.pages[place]
-        times = self._page(listed.page)
+        times = self._read_page(listed.page)
         insort(times, time)
         if len(times) <= MOST_IN_PAGE:
             self._entries.put(_entry_of(listed.page), _VERSION + pack(times))
@@ -185,31 +196,32 @@ class DelayedEvents:
         self._put_page(agenda, place + 1, times[half:])
 
     def _put_page(self, agenda: _Agenda, place: int, times: list[Time]) -> None:
-        """Write a new page, and list it."""
+        """Write a new page with these times, and list it at a place in the agenda."""
         page = agenda.following_page
         agenda.following_page += 1
         agenda.pages.insert(place, _Page(*times[0], page))
         self._entries.put(_entry_of(page), _VERSION + pack(times))
 
-    def _turn(self, agenda: _Agenda) -> None:
-        """Move the times of the first page to the agenda."""
+    def _take_first_page(self, agenda: _Agenda) -> None:
+        """Move the times of the first page into the agenda, which has no other times left."""
         page = agenda.pages.pop(0).page
-        agenda.first = self._page(page)
+        agenda.first = self._read_page(page)
         self._entries.remove(_entry_of(page))
 
-    def _page(self, page: int) -> list[Time]:
+    def _read_page(self, page: int) -> list[Time]:
+        """Return the times of the page with a number."""
         packed = self._entries.get(_entry_of(page))
         if packed is None:
             raise StateFormatError("state lacks times of delayed events", found=f"no page {page}")
         return unpack(_WHAT, packed, _times, _VERSION)
 
-    def _agenda(self) -> _Agenda | None:
+    def _read_agenda(self) -> _Agenda | None:
         packed = self._entries.get(_AGENDA)
         return None if packed is None else unpack(_WHAT, packed, _Agenda.from_fields, _VERSION)
 
 
 def _entry_of(page: int) -> int:
-    """Return the number of the entry of a page. Numbers of events are not negative."""
+    """Return the key of a page in the map: below that of the agenda. Those of events are not negative."""
     return _AGENDA - 1 - page
 
 

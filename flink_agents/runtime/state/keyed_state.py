@@ -6,7 +6,7 @@ Five keyed states, whose names and formats are part of every savepoint:
 ``pending``  number of arrival -> an entry with its kind, packed by ``state.pending``: an input that waits, as
              ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
-``unpruned`` a mark of keys whose records must be pruned; ``operator.services.pruning`` writes and removes it
+``unpruned`` a mark of keys whose records must be pruned; ``operator.services.cleanup`` writes and removes it
 ``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
 
@@ -35,10 +35,10 @@ JOURNALS_STATE = "journals"
 POSITIONS_STATE = "journal-positions"
 
 POSITION = "position"
-"""The name of the store's position in the state ``journals``."""
+"""The name, in the state ``journals``, of the position of the store of durable calls."""
 
 OBJECT = b"\x00"
-"""The bytes of an object node in memory."""
+"""The bytes of a node of memory that has other nodes below it and no value."""
 
 _HEAD_VERSION = b"\x01"
 
@@ -50,7 +50,7 @@ class Timers(Protocol):
     """Timers of the current key, in milliseconds since the epoch."""
 
     def current_watermark(self) -> int:
-        """Return the event time up to which the input is complete."""
+        """Return the watermark of the input: the event time up to which it is complete, in milliseconds."""
         ...
 
     def register_processing_time_timer(self, timestamp: int, /) -> None:
@@ -66,27 +66,27 @@ class Keys(Protocol):
     """The keys of a subtask. State and timers always belong to the current key."""
 
     def text(self) -> str:
-        """Return the canonical text of the current key."""
+        """Return the current key as canonical text, see ``serde.keys``."""
         ...
 
     def current_key(self) -> Any:
-        """Return the current key, for :meth:`switch`."""
+        """Return the current key in Flink's form, which only :meth:`switch` uses."""
         ...
 
     def switch(self, key: Any, /) -> None:
-        """Make a key current."""
+        """Make ``key`` Flink's current key, to which state and timers belong."""
         ...
 
     def waiting(self) -> Sequence[tuple[str, Any]]:
-        """Return text and key of all keys with inputs in state. May change the current key."""
+        """Return text and Flink's form of all keys with entries in ``pending``. May switch keys."""
         ...
 
     def unpruned(self) -> Sequence[Any]:
-        """Return all keys with a mark in the state ``unpruned``, for :meth:`switch`."""
+        """Return all keys with a mark in the state ``unpruned``, in Flink's form."""
         ...
 
     def delaying(self, most: int | None = None) -> Sequence[Any]:
-        """Return keys with delayed events, for :meth:`switch`: all of them, or at most ``most``."""
+        """Return the keys with delayed events, in Flink's form: all of them, or at most ``most``."""
         ...
 
 
@@ -94,6 +94,11 @@ class KeyedState:
     """The states of an operator. Each access is to the entry of the current key, except for ``journals``.
 
     Args:
+        head: The bookkeeping of the key, see :class:`Head`.
+        pending: Waiting inputs, suspended runs and signals, see ``state.pending``.
+        memory: Short-term memory: encoded nodes by escaped path.
+        unpruned: The mark of keys whose records must be pruned.
+        delayed: Delayed events, see ``state.delayed``.
         journals: The identity of the journals, which belongs to no key; None if the host has no such state.
     """
 
@@ -136,7 +141,7 @@ class Head:
         marker: The position in the store before the records of runs that are not committed; None: anywhere.
         origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
             identity, marker, and number of the first input that is not theirs.
-        begin: First sequence number of the key's generation; see ``runtime.operator.services.idle_keys``.
+        begin: First sequence number of the key's generation; see ``runtime.operator.services.cleanup``.
         fresh: True if no run of that generation is committed, so that it may still start elsewhere.
         idle_since: Time slot in which the key's last input was committed, by its number; or None.
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs
@@ -169,11 +174,11 @@ class Head:
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
 
     def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
-        """Note that input ``number`` was committed.
+        """Note that an input was committed, and move ``first_pending`` past all committed inputs.
 
         Args:
-            number: Its number.
-            is_gone: Returns True if ``pending`` lacks a number.
+            number: The number of the input, which ``pending`` has no longer.
+            is_gone: Returns True if ``pending`` has no input with a number.
         """
         if number != self.first_pending:
             self.ahead += 1
@@ -190,16 +195,16 @@ class Head:
 
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:
-        """Return the head of a new generation, unless an earlier attempt has started one."""
+        """Return the head of a key that may start a new generation, with the first number ``begin``."""
         return cls(journal_id, begin, begin=begin, fresh=True)
 
     def start(self, begin: int) -> None:
-        """Set the first number of the generation, once and for all."""
+        """Fix the first number of the key's generation: the head is not fresh any longer."""
         self.next_seq = self.begin = begin
         self.fresh = False
 
     def fork(self, journal_id: str) -> None:
-        """Move the key's runs to another job, which has recorded nothing of the key yet."""
+        """Let another job take over the key with its own journals, which have no records of the key."""
         origin = self.journal_id, self.marker, self.next_pending
         self.origins = (origin, *self.origins) if self.has_pending else ()
         self.marker = None
@@ -207,25 +212,25 @@ class Head:
         self.journal_id = journal_id
 
     def move(self, store_id: str) -> None:
-        """Continue with a copy of the store in which runs of the key were recorded."""
+        """Name a copy of the store as the one with the key's records; drop positions in the original."""
         self.origins = [(journal_id, None, input_number) for journal_id, _, input_number in self.origins]
         self.store = store_id
         self.marker = None
 
     def leave_store(self) -> None:
-        """Drop the store in which runs of the key were recorded."""
+        """Forget the store in which runs of the key were recorded: the job has another one."""
         self.store = None
         self.marker = None
         self.origins = ()
 
     @property
     def has_pending(self) -> bool:
-        """True if inputs of the key wait."""
+        """True if inputs or wake-ups of the key wait in ``pending``."""
         return self.first_pending != self.next_pending
 
     @property
     def is_unused(self) -> bool:
-        """True if the head equals that of a key without inputs."""
+        """True if the head equals that of a key that never had an input."""
         extra = self.extra or {}
         if self.fresh:
             return not self.has_pending and extra.keys() <= {"begin", "fresh"}
@@ -233,12 +238,12 @@ class Head:
 
     @property
     def waiting(self) -> int:
-        """The number of inputs of the key that wait."""
+        """The number of inputs and wake-ups of the key that wait in ``pending``."""
         return self.next_pending - self.first_pending - self.ahead
 
     @property
     def committed_through(self) -> int:
-        """The last sequence number up to which only a restore needs records."""
+        """The last sequence number up to which all runs are over: only a restore needs their records."""
         return (min(self.skipped) if self.skipped else self.next_seq) - 1
 
     @property
@@ -265,10 +270,10 @@ class Head:
 
     @classmethod
     def unpack(cls, data: bytes) -> Head:
-        """Return the head from its bytes.
+        """Return the head that :meth:`pack` has packed.
 
         Raises:
-            StateFormatError: They are corrupt, or of an unknown version.
+            StateFormatError: The bytes are corrupt, or of an unknown version.
         """
         return unpack("the head of a key", data, cls._from_fields, _HEAD_VERSION)
 
@@ -304,7 +309,7 @@ _FROM_BYTES: dict[str, Callable[[Any], Any]] = {
     "suspended": lambda runs: tuple(map(ListedRun._make, runs)),
     "ends": dict,
 }
-"""Make the values of rare fields for which MessagePack has other types."""
+"""Functions that restore the types of rare fields which MessagePack does not have, by names in the bytes."""
 
 _EMPTY: tuple[object, ...] = ((), [], {})
 """Values that count as equal to a default of another type."""

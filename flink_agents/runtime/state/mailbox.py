@@ -20,14 +20,19 @@ from flink_agents.runtime.state.slots import pack, unpack
 _VERSION = b"\x01"
 
 UNDECIDED = -1
-"""The run of a signal if only records that were not read yet can show which run it belongs to."""
+"""In place of a run's number: which run took the signal is in records that were not read yet."""
 
 OF_ID = "id "
 """Prefix of the identity of a signal with an id."""
 
 
 def identity_of(signal: Signal, value: bytes) -> str:
-    """Return the identity of a signal; ``value`` is its encoded value."""
+    """Return a text that two signals share if they have one id, or no id and the same content.
+
+    Args:
+        signal: The signal.
+        value: Its encoded value.
+    """
     if signal.id is not None:
         return f"{OF_ID}{signal.id}"
     content = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
@@ -35,17 +40,16 @@ def identity_of(signal: Signal, value: bytes) -> str:
 
 
 class StoredSignal(NamedTuple):
-    """A signal that waits for a run.
+    """A signal in state, which waits for a run.
 
     Attributes:
-        identity: Its identity.
-        name: Its name.
-        value: Its value, encoded.
-        id: The id that its sender gave it, or None.
-        wait: The wait that it names, or None.
+        identity: The result of :func:`identity_of`.
+        name: The name that waits ask for.
+        value: The encoded value.
+        id: The id that the sender gave it, or None.
+        wait: The id of the wait that it answers; None if any wait for its name can take it.
         until: The time at which it expires, in milliseconds since the epoch.
-        run: Sequence number of the run that waited for it when it came, so that others do not take it;
-            ``UNDECIDED``, or None.
+        run: Sequence number of the run that it is reserved for; ``UNDECIDED``; None if any run may take it.
     """
 
     identity: str
@@ -64,7 +68,7 @@ class Mailbox:
     Attributes:
         signals: Signals that wait for a run, in the order of their arrival.
         seen: Ids of signals that were taken, each with the time until which another one is a duplicate.
-        owed: Identities of signals that were taken before they came, each with the same time.
+        owed: Identities of signals that a replayed run took before they came again, each with such a time.
     """
 
     signals: list[StoredSignal] = field(default_factory=list[StoredSignal])
@@ -72,13 +76,16 @@ class Mailbox:
     owed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
     def knows(self, id: str) -> bool:
-        """Return True if a signal with that id has come before."""
+        """Return True if a signal with that id waits, or was taken and is still remembered."""
         return id in self.seen or any(signal.id == id for signal in self.signals)
 
     def absorb(self, identity: str) -> bool:
-        """Return True if a run took this signal before it came. The next equal signal is a new one."""
-        for place, (owed, _) in enumerate(self.owed):
-            if owed == identity:
+        """Drop a signal that comes if a replayed run took it already; return True if so.
+
+        Another signal with the same identity is a new one.
+        """
+        for place, (owed_identity, _) in enumerate(self.owed):
+            if owed_identity == identity:
                 # Each entry drops one signal.
                 del self.owed[place]
                 return True
@@ -91,12 +98,12 @@ class Mailbox:
     def undecided(
         self, taken_identities: Iterable[str], recorded: Iterable[tuple[str, str | None]]
     ) -> list[tuple[StoredSignal, int]]:
-        """Return the undecided signals, each with the count of later signals of its name that a run took.
+        """Return the undecided signals, each with the number of later signals of its name that a run took.
 
         Args:
             taken_identities: Identities of the signals that a run has taken.
-            recorded: Those among them that are only in the store, with names. If they are not here, they
-                come later.
+            recorded: Identity and name of those among them that only the store has. If the mailbox lacks
+                one, it comes later.
         """
         if all(signal.run != UNDECIDED for signal in self.signals):
             return []
@@ -116,7 +123,12 @@ class Mailbox:
         return undecided_signals
 
     def remove_taken(self, identities: Iterable[str], until: int) -> None:
-        """Remove the signals that a run has taken, and remember their ids."""
+        """Remove the signals that a run has taken, and remember their ids.
+
+        Args:
+            identities: The identities of the signals.
+            until: The time, in milliseconds, until which another signal with such an id is a duplicate.
+        """
         for identity in identities:
             signal = self.find(identity)
             if signal is None:
@@ -129,17 +141,19 @@ class Mailbox:
                 self.seen[signal.id] = until
 
     def expire(self, now: int, untaken: Iterable[StoredSignal] | None = None) -> list[StoredSignal]:
-        """Remove everything that has expired; returns the signals that no run has taken.
+        """Remove everything that has expired; return the expired signals that no run has taken.
 
         Args:
-            now: The present time.
+            now: The present time in milliseconds.
             untaken: The expired signals that no run took, if a run may have taken some whose commit is still
                 to come. Default: all that have expired.
         """
         # Only this mailbox may know the run of a signal, so compare without it.
-        wanted = [signal._replace(run=None) for signal in (self.signals if untaken is None else untaken)]
+        removable = [signal._replace(run=None) for signal in (self.signals if untaken is None else untaken)]
         expired = [
-            signal for signal in self.signals if signal.until <= now and signal._replace(run=None) in wanted
+            signal
+            for signal in self.signals
+            if signal.until <= now and signal._replace(run=None) in removable
         ]
         if expired:
             self.signals = [signal for signal in self.signals if signal not in expired]
@@ -149,7 +163,7 @@ class Mailbox:
 
     @property
     def expires(self) -> int | None:
-        """The time at which the first entry expires; None if there is none."""
+        """The time, in milliseconds, at which the first entry expires; None if the mailbox is empty."""
         times = [
             *(signal.until for signal in self.signals),
             *self.seen.values(),

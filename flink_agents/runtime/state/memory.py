@@ -29,14 +29,17 @@ FIRST_CHECKED = 20
 """The number of executions of each action that are checked in production before sampling starts."""
 
 CHECKED_ONE_IN = 1000
-"""Of the others, one in this number is checked."""
+"""After these, one execution in this number is checked."""
 
 _log = bounded_logger("flink_agents.memory")
 
 Guard = Callable[[], None]
-Noted = Callable[["MemoryTree", str, Any], None]
+"""Raises if the context of an action may not be used, such as after its end."""
+ReadNote = Callable[["MemoryTree", str, Any], None]
+"""Called with memory, path and value of each mutable value that an action reads."""
+
 Written = dict[str, bytes | None]
-"""The written nodes of a tree, by path."""
+"""The encoded nodes that a run wrote to a tree, by path; None for a removed one."""
 
 Undo = list[tuple[Written, MemoryScope | None, str, bool, bytes | None]]
 """The writes of a run, in order.
@@ -111,7 +114,7 @@ class MemoryTree:
     # -- nodes ------------------------------------------------------------------------
 
     def raw(self, path: str) -> bytes | None:
-        """Return the bytes of the node at ``path``, or None."""
+        """Return the bytes of the node at ``path``, written or from before the run; None if there is none."""
         written = self._written
         if path in written:
             return written[path]
@@ -124,7 +127,7 @@ class MemoryTree:
         return data
 
     def write_node(self, path: str, data: bytes | None) -> None:
-        """Buffer the bytes of the node at ``path``; None removes it."""
+        """Buffer a write of the node at ``path``, and log it for undoing; None removes the node."""
         written = self._written
         scope = None if self.applied else self.scope
         self._undo.append((written, scope, path, path in written, written.get(path)))
@@ -147,7 +150,7 @@ class MemoryTree:
     # -- values -----------------------------------------------------------------------
 
     def get(self, path: str, default: Any, guard: Guard) -> Any:
-        """Return the value or object at ``path``, or ``default``."""
+        """Return the value, the object (guarded by ``guard``) or ``default`` at ``path``, if it is valid."""
         parents = parents_of(path)
         data = self.raw(path)
         if data is None:
@@ -159,7 +162,12 @@ class MemoryTree:
         return self.codec.decode(data)
 
     def set(self, path: str, value: Any) -> MemoryRef:
-        """Store a plain value at ``path``."""
+        """Store a plain value at ``path``, and create the objects around it.
+
+        Raises:
+            MemoryPathError: The path is malformed, leads through a plain value, or has an object.
+            UnserializableValueError: State cannot hold the value.
+        """
         data = self.codec.encode(value)
         if parents_of(path):
             self.make_parents(path)
@@ -172,7 +180,7 @@ class MemoryTree:
         return MemoryRef(self.scope, path)
 
     def append(self, path: str, value: Any) -> MemoryRef:
-        """Add ``value`` to the list at ``path``."""
+        """Add ``value`` to the list at ``path``, created if nothing is there. Raises as :meth:`set` does."""
         parents_of(path)
         data = self.raw(path)
         items = [] if data is None else self.codec.decode(data) if data != OBJECT else OBJECT
@@ -185,7 +193,7 @@ class MemoryTree:
         return self.set(path, [*items, value])
 
     def delete(self, path: str) -> bool:
-        """Remove the node at ``path`` and all below it. Return True if there was any."""
+        """Remove the node at ``path`` and all nodes below it; return True if there was any."""
         parents_of(path)  # Raises if the path is malformed.
         data = self.raw(path)
         nodes = self.paths_below(path) if data == OBJECT else []
@@ -196,7 +204,7 @@ class MemoryTree:
         return bool(nodes)
 
     def new_object(self, path: str, overwrite: bool) -> None:
-        """Make sure that an object is at ``path``."""
+        """Make sure that an object is at ``path``; reject a plain value unless ``overwrite`` is True."""
         self.make_parents(path)
         data = self.raw(path)
         if data is not None and data != OBJECT and not overwrite:
@@ -236,19 +244,19 @@ class MemoryTree:
     # -- the protocol of a run --------------------------------------------------------
 
     def fork(self, undo: Undo) -> Self:
-        """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = copy(self)
-        twin._undo = undo
-        twin._written = dict(self._written)
-        return twin
+        """Return a copy of this tree, whose writes do not reach this one and are logged in ``undo``."""
+        forked_tree = copy(self)
+        forked_tree._undo = undo
+        forked_tree._written = dict(self._written)
+        return forked_tree
 
     @property
     def written(self) -> Written:
-        """The nodes that were written."""
+        """The nodes that the run wrote, by path; None for a removed one."""
         return self._written
 
     def nodes(self) -> dict[str, bytes]:
-        """Return the nodes from before the run that were read so far."""
+        """Return the existing nodes from before the run that were read so far, by path."""
         if not self.cached:
             return {}
         return {path: data for path, data in self.cached.items() if data is not None}
@@ -278,12 +286,12 @@ class MemoryTree:
         return changes
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
-        """Note that state has these changes."""
+        """Note that state has the changes that :meth:`changes` returned."""
         self.cached.update(changes)
 
 
 def take_back(undo: Undo, mark: int) -> None:
-    """Undo the writes that were made since the log had the length ``mark``."""
+    """Undo the latest writes of a run, until its log has the length ``mark`` again."""
     while len(undo) > mark:
         written, _, path, was_written, data = undo.pop()
         if was_written:
@@ -293,7 +301,7 @@ def take_back(undo: Undo, mark: int) -> None:
 
 
 def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:
-    """Write nodes to state; None removes one."""
+    """Write encoded nodes to the map in state, by path; None removes one."""
     for path, data in nodes.items():
         if data is None:
             slot.remove(_state_key(path))
@@ -308,21 +316,22 @@ class TreeObject(MemoryObject):
         tree: The memory.
         path: Absolute path of the node; "" for the root.
         guard: Raises if the context may not be used.
-        noted: Called with each mutable value that is read; None if reads are not checked.
+        note_read: Called with each mutable value that is read; None if reads are not checked.
 
     Attributes:
         tree: The memory.
     """
 
-    __slots__ = ("_guard", "_noted", "_prefix", "tree")
+    __slots__ = ("_guard", "_note_read", "_prefix", "tree")
 
-    def __init__(self, tree: MemoryTree, path: str, guard: Guard, noted: Noted | None = None) -> None:
+    def __init__(self, tree: MemoryTree, path: str, guard: Guard, note_read: ReadNote | None = None) -> None:
         self.tree = tree
         self._prefix = path + "." if path else ""
         self._guard = guard
-        self._noted = noted
+        self._note_read = note_read
 
     def _full(self, path: str) -> str:
+        """Return the path from the root for one that is relative to this object."""
         if not isinstance(path, str):
             raise _malformed(path)
         return self._prefix + path
@@ -341,11 +350,11 @@ class TreeObject(MemoryObject):
         else:
             full = self._prefix + path if isinstance(path, str) else self._full(path)
         value = self.tree.get(full, default, self._guard)
-        if self._noted is not None and type(value) not in UNCHANGING:
+        if self._note_read is not None and type(value) not in UNCHANGING:
             if isinstance(value, TreeObject):
-                value._noted = self._noted
+                value._note_read = self._note_read
             elif not is_unchanging(value):
-                self._noted(self.tree, full, value)
+                self._note_read(self.tree, full, value)
         return value
 
     @override
@@ -368,7 +377,7 @@ class TreeObject(MemoryObject):
         self._guard()
         full = self._full(path)
         self.tree.new_object(full, overwrite)
-        return TreeObject(self.tree, full, self._guard, self._noted)
+        return TreeObject(self.tree, full, self._guard, self._note_read)
 
     @override
     def exists(self, path: str) -> bool:
@@ -389,7 +398,6 @@ class TreeObject(MemoryObject):
 
 
 # -- changes that were not written ---------------------------------------------------
-#
 # An action that changes a value which it read, and does not write it, loses the change. In the harness, each
 # execution is checked, and such an action fails. In production, the first executions of an action are checked
 # and then one in many, and a warning is logged once per action.
@@ -400,11 +408,11 @@ class MutableRead(NamedTuple):
 
     Attributes:
         tree: The memory.
-        path: Its path.
+        path: The path of the value.
         node: The bytes at the path; None if there were none, so that the action got its default.
-        encoded: The bytes of the value.
-        value: The value.
-        place: The user's line.
+        encoded: The bytes of the value when it was read.
+        value: The value, which the action may have changed since.
+        place: The line of the user's code that read it, or None.
     """
 
     tree: MemoryTree
@@ -425,10 +433,10 @@ class MutableRead(NamedTuple):
 
 
 class ReadWatch:
-    """Selects the executions whose reads are checked.
+    """Selects the executions of actions that are checked for changes of read values, and checks them.
 
     Attributes:
-        strict: True if all are checked, and fail.
+        strict: True if all executions are checked, and one that loses a change fails.
         skips: The number of executions of each action that are not checked before the next one that is.
     """
 
@@ -438,7 +446,7 @@ class ReadWatch:
         self._checked: dict[str, int] = {}
 
     def begin(self, action: str) -> list[MutableRead]:
-        """Return the list for the reads of an execution, and select the next execution to check."""
+        """Return a new list for the reads of an execution, and select the next execution to check."""
         if not self.strict:
             checked = self._checked[action] = self._checked.get(action, 0) + 1
             if checked >= FIRST_CHECKED:
@@ -446,7 +454,7 @@ class ReadWatch:
         return []
 
     def check(self, step: Any, reads: list[MutableRead]) -> None:
-        """Check the reads of an execution that succeeded.
+        """Check the reads of an execution (``ActionRun``) that succeeded; log the first lost change.
 
         Raises:
             UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
@@ -470,7 +478,7 @@ def note_read(reads: list[MutableRead], tree: MemoryTree, path: str, value: Any)
 
 
 def check_reads(step: Any) -> None:
-    """Check the reads of an execution that succeeded.
+    """Check the reads of an execution (``ActionRun``) that succeeded, if it was selected.
 
     Raises:
         UnsavedChangeError: It changed a value and did not write it, and the watch is strict.

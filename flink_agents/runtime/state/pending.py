@@ -47,12 +47,12 @@ _MAILBOX = -(2**62)
 
 
 def pack_input(packed: bytes) -> bytes:
-    """Return the entry of an input."""
+    """Return the entry of ``pending`` for an input, from the input's ``codec`` bytes."""
     return _INPUT + packed
 
 
 def unpack_input(entry: bytes) -> bytes:
-    """Return the bytes of the input, or of the wake-up, in ``entry``.
+    """Return the ``codec`` bytes of the input, or of the wake-up, in an entry of ``pending``.
 
     Raises:
         StateFormatError: This version does not support the entry, or its kind.
@@ -74,7 +74,7 @@ class UnreadableInput:
     """Replaces an input whose class was renamed, removed or changed while the input waited.
 
     Attributes:
-        packed: The bytes of the input and its timestamp.
+        packed: The ``codec`` bytes of the pair of input and event time.
         error: The error that reading them raised.
     """
 
@@ -83,7 +83,7 @@ class UnreadableInput:
 
 
 def read_input(codec: ValueCodec, packed: bytes) -> tuple[Any, int | None]:
-    """Return the input and the timestamp from their bytes.
+    """Return an input and its event time (milliseconds, or None) from their bytes.
 
     If the present code cannot read the input, an :class:`UnreadableInput` replaces it: its run ends as
     ``on_error`` says.
@@ -99,7 +99,7 @@ def read_input(codec: ValueCodec, packed: bytes) -> tuple[Any, int | None]:
 
 
 def _timestamp(packed: bytes, error: StateError) -> int | None:
-    """Return the timestamp of an input that cannot be read."""
+    """Return the event time of an input that cannot be read; raise ``error`` if the bytes are corrupt."""
     parts = msgpack.Unpacker(strict_map_key=False)
     parts.feed(packed[1:])
     try:
@@ -112,7 +112,7 @@ def _timestamp(packed: bytes, error: StateError) -> int | None:
 
 
 class PendingInputs:
-    """The inputs of the current key that wait, by number.
+    """The state ``pending`` of the current key: waiting inputs, wake-ups, suspended runs, and signals.
 
     Args:
         entries: The entries in state.
@@ -123,29 +123,29 @@ class PendingInputs:
     def __init__(self, entries: MapSlot[int]) -> None:
         self._entries = entries
 
-    def get(self, key: int) -> bytes | None:
-        """Return the bytes of input ``key``, or None."""
-        entry = self._entries.get(key)
+    def get(self, number: int) -> bytes | None:
+        """Return the bytes of the input or wake-up with a number; None if it does not wait."""
+        entry = self._entries.get(number)
         return None if entry is None else unpack_input(entry)
 
-    def put_input(self, key: int, value: bytes) -> None:
-        """Store an input under the number ``key``."""
-        self._entries.put(key, pack_input(value))
+    def put_input(self, number: int, packed: bytes) -> None:
+        """Store the bytes of an input under its number, from 0 on."""
+        self._entries.put(number, pack_input(packed))
 
-    def put_wake_up(self, key: int, value: bytes) -> None:
-        """Store a wake-up under the number ``key``."""
-        self._entries.put(key, _WAKE_UP + value)
+    def put_wake_up(self, number: int, packed: bytes) -> None:
+        """Store the bytes of a wake-up under its number, which is one of the inputs' numbers."""
+        self._entries.put(number, _WAKE_UP + packed)
 
-    def remove(self, key: int) -> None:
-        """Remove input ``key``."""
-        self._entries.remove(key)
+    def remove(self, number: int) -> None:
+        """Remove the input or wake-up with a number."""
+        self._entries.remove(number)
 
     def items(self) -> Iterable[tuple[int, bytes]]:
-        """Return all inputs that wait, and wake-ups."""
+        """Return number and bytes of all waiting inputs and wake-ups, in any order."""
         return [(number, unpack_input(entry)) for number, entry in self._entries.items() if number >= 0]
 
     def inputs_and_wake_ups(self) -> tuple[list[tuple[int, bytes]], list[int]]:
-        """Return all inputs that wait, and the numbers of the wake-ups."""
+        """Return number and bytes of all waiting inputs, and the numbers of the wake-ups."""
         inputs = list[tuple[int, bytes]]()
         wake_ups = list[int]()
         for number, entry in self._entries.items():
@@ -158,12 +158,12 @@ class PendingInputs:
     # -- other entries ----------------------------------------------------------------
 
     def suspension(self, number: int) -> Suspension | None:
-        """Return the suspended run of input ``number``, or None."""
+        """Return the stored form of the suspended run of input ``number``; None if it is not suspended."""
         packed = _content(self._entries.get(-1 - number), _RESUMPTION)
         return None if packed is None else Suspension.unpack(packed)
 
     def suspend(self, suspension: Suspension) -> None:
-        """Store a suspended run."""
+        """Store a suspended run under the number of its input."""
         self._entries.put(-1 - suspension.number, _RESUMPTION + suspension.pack())
 
     def end_suspension(self, number: int) -> None:
@@ -171,11 +171,11 @@ class PendingInputs:
         self._entries.remove(-1 - number)
 
     def mailbox(self) -> Mailbox:
-        """Return the signals of the key."""
+        """Return the signals of the key; an empty mailbox if there are none."""
         return Mailbox.unpack(_content(self._entries.get(_MAILBOX), _SIGNAL))
 
     def put_mailbox(self, mailbox: Mailbox) -> None:
-        """Store the signals of the key."""
+        """Store the signals of the key; remove the entry if there are none."""
         packed = mailbox.pack()
         if packed is None:
             self._entries.remove(_MAILBOX)
@@ -184,7 +184,7 @@ class PendingInputs:
 
 
 def _content(entry: bytes | None, kind: bytes) -> bytes | None:
-    """Return the content of an entry of a certain kind.
+    """Return the content of an entry, after its version and kind; None for None.
 
     Raises:
         StateFormatError: The entry is of another kind.

@@ -17,61 +17,62 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 pack = cast("Callable[[object], bytes]", msgpack.packb)
+"""Returns lists, maps and plain values as MessagePack. The caller puts a version byte before it."""
 
 
-def unpack(what: str, data: bytes, make: Callable[[Any], T], version: bytes) -> T:
-    """Return an entry from its bytes.
+def unpack(entry_name: str, data: bytes, make_entry: Callable[[Any], T], version: bytes) -> T:
+    """Return an entry of state from its bytes.
 
     Args:
-        what: The entry, for messages.
-        data: The bytes.
-        make: Returns the entry for what MessagePack has.
-        version: The version that it must have.
+        entry_name: The entry, for messages: such as ``the head of a key``.
+        data: A version byte, and MessagePack.
+        make_entry: Returns the entry for the unpacked MessagePack.
+        version: The version byte that the entry must have.
 
     Raises:
         StateFormatError: The bytes are corrupt, or of an unknown version.
     """
     if data[:1] != version:
-        raise unknown_version(what, data, version)
+        raise unknown_version(entry_name, data, version)
     try:
-        return make(msgpack.unpackb(data[1:], strict_map_key=False))
+        return make_entry(msgpack.unpackb(data[1:], strict_map_key=False))
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
-        raise StateFormatError(f"{what} cannot be read", found=str(error)) from error
+        raise StateFormatError(f"{entry_name} cannot be read", found=str(error)) from error
 
 
 class ValueSlot(Protocol):
-    """A value of the current key."""
+    """A state with one value, as bytes, for each key; it gives access to that of the current key."""
 
     def value(self) -> bytes | None:
-        """Return the bytes, or None."""
+        """Return the bytes; None if the key has no value."""
         ...
 
     def update(self, value: bytes) -> None:
-        """Replace the bytes."""
+        """Set the value of the current key."""
         ...
 
     def clear(self) -> None:
-        """Remove the bytes."""
+        """Remove the value of the current key."""
         ...
 
 
 class OperatorSlot(Protocol):
-    """A map of the operator, which belongs to no key: each subtask has a copy."""
+    """A map of the operator from text to bytes, which belongs to no key: each subtask has a copy."""
 
     def put(self, name: str, value: bytes) -> None:
         """Set the bytes under ``name``."""
         ...
 
     def items(self) -> Iterable[tuple[str, bytes]]:
-        """Return all entries; after a restore, also the positions of subtasks that this one continues."""
+        """Return all entries as pairs; after a restore, those of all former subtasks, so names may repeat."""
         ...
 
 
 class MapSlot(Protocol[K]):
-    """A map of the current key."""
+    """A state with a map to bytes for each key; it gives access to that of the current key."""
 
     def get(self, key: K) -> bytes | None:
-        """Return the bytes under ``key``, or None."""
+        """Return the bytes under ``key``; None if there are none."""
         ...
 
     def put(self, key: K, value: bytes) -> None:
@@ -79,11 +80,11 @@ class MapSlot(Protocol[K]):
         ...
 
     def remove(self, key: K) -> None:
-        """Remove ``key``."""
+        """Remove the entry of ``key``, if there is one."""
         ...
 
     def items(self) -> Iterable[tuple[K, bytes]]:
-        """Return all entries that have not expired."""
+        """Return all entries that have not expired, as pairs of key and bytes."""
         ...
 
     def clear(self) -> None:

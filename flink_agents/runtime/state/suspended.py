@@ -17,7 +17,7 @@ from flink_agents.runtime.state.slots import pack, unpack
 _VERSION = b"\x05"
 
 _NUMBER = re.compile("[0-9]{1,20}")
-"""A sequence number in the id of a wait, which may come from outside."""
+"""Matches the sequence number in the id of a wait, which may come from outside."""
 
 
 class ListedRun(NamedTuple):
@@ -45,7 +45,7 @@ class ListedRun(NamedTuple):
 
     @classmethod
     def from_suspension(cls, suspension: Suspension) -> ListedRun:
-        """Return the entry of a run that is suspended now."""
+        """Return the entry in the head for a run that is suspended now, and asleep."""
         names = [wait.name for wait in suspension.waits if isinstance(wait, StoredSignalWait)]
         parts = len(suspension.parts)
         return cls(
@@ -53,7 +53,7 @@ class ListedRun(NamedTuple):
         )
 
     def is_due(self, now: int) -> bool:
-        """Return True if it is awake, or if it is time to wake it."""
+        """Return True if the run is woken, or if one of its waits has ended at ``now`` (milliseconds)."""
         return self.woken is not None or (self.due is not None and self.due <= now)
 
 
@@ -68,7 +68,7 @@ class StoredWait:
             pause.
         step: The path of the execution that waits.
         task: The path of the task that waits.
-        nth: The number of earlier waits of that task.
+        nth: The number of earlier waits of that task, which distinguishes them.
         deadline: The time at which it ends by itself, in milliseconds since the epoch; None for never.
         began: The time at which it began, in milliseconds since the epoch; None before that is known.
         request: The approval request whose answer it waits for, in the form of ``waits.approvals``; or None.
@@ -86,15 +86,15 @@ class StoredWait:
 
     @property
     def identity(self) -> StoredWait:
-        """The same wait without what may change: its times, and its request."""
+        """A copy for comparisons, without what may change in a replay: its times and its request."""
         return replace(self, deadline=None, began=None, request=None)
 
     def id(self, key_text: str, seq: int) -> str:
-        """Return the text by which a signal can name the wait."""
+        """Return the id by which a signal can name the wait, see :func:`wait_id`."""
         return wait_id(key_text, seq, self.step, self.task, self.nth)
 
     def stored(self) -> list[Any]:
-        """Return the form of the wait in state."""
+        """Return the wait for MessagePack: its kind, and its fields in order."""
         return [self.kind, *(getattr(self, wait_field.name) for wait_field in fields(self))]
 
 
@@ -125,7 +125,7 @@ def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
 
 
 def run_of(wait: str, key_text: str) -> int | None:
-    """Return the sequence number of the run of a wait, or None if the id is of another key."""
+    """Return the sequence number of the run that the wait with an id belongs to; None if of another key."""
     parts = wait.rsplit("|", 4)
     if len(parts) != 5 or parts[0] != key_text or not _NUMBER.fullmatch(parts[1]):
         return None
@@ -143,7 +143,7 @@ class Suspension:
         plan: Fingerprint of the plan that it started with; empty if nothing depends on that.
         records: Its records so far, in order.
         unstored: The positions of the records that are not in the store of durable calls.
-        bound: True if the store has the header of the run.
+        bound: True if the store has the header of the run, which names its input.
         recorded: True if the store has any record of the run.
         waits: Its open waits.
         left: The number of outputs and side outputs of each execution that have left, by its path.
@@ -181,12 +181,12 @@ class Suspension:
 
     @property
     def due(self) -> int | None:
-        """The time at which the first of its waits ends by itself; None if none does."""
+        """The time, in milliseconds, at which the first of its waits ends by itself; None if none does."""
         ends = [self.last_deadline, *(wait.deadline for wait in self.waits)]
         return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:
-        """Return the bytes."""
+        """Return the bytes for state: a version byte, and MessagePack."""
         values = {name: getattr(self, name) for name in _STORED_FIELDS}
         values["records"] = [(kind.value, step, index, data) for kind, _, step, index, data in self.records]
         values["waits"] = [wait.stored() for wait in self.waits]
@@ -194,10 +194,10 @@ class Suspension:
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:
-        """Return the suspension from its bytes.
+        """Return the suspension that :meth:`pack` has packed.
 
         Raises:
-            StateFormatError: They are corrupt, or of an unknown version.
+            StateFormatError: The bytes are corrupt, or of an unknown version.
         """
         return unpack("a suspended run", data, cls._from_fields, _VERSION)
 

@@ -17,10 +17,10 @@ from flink_agents.plan import AgentCode
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.services.service import NOTHING, Emission
 from flink_agents.runtime.serde.raised_texts import AWAIT_IT
 from flink_agents.testing.fakes.clock import START as START, Clock
 from flink_agents.testing.fakes.pauses import Pauses

@@ -118,7 +118,7 @@ patch(
 )
 patch(
     "overtaking-number",
-    "order:InputOrder._skipping",
+    "order:InputOrder._choose_by_skipping",
     "skips[-1] + 1",
     "skips[-1]",
     "An input that overtakes recorded runs gets the number of the last of them.",
@@ -133,7 +133,7 @@ patch(
 patch(
     "drained-too-soon",
     "order:InputOrder.drained",
-    "return not self.recorded and self._unknown() is None",
+    "return not self.recorded and self._oldest_unknown() is None",
     "return not self.recorded",
     "Inputs that were looked at are left when the last recorded run is taken.",
 )
@@ -287,7 +287,7 @@ patch(
 patch(
     "attempt-counts-on",
     "calls:ExecutionOutcomes.restart_numbers",
-    "self._made[kind, task] = 0",
+    "self._counts[kind, task] = 0",
     "pass",
     "The next attempt of a sub-agent's action makes calls with new numbers, and so again.",
 )

@@ -13,14 +13,14 @@ patch(
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "end.seq + 1 if end.frees_key else",
     "end.seq if end.frees_key else",
     "The next run of a key gets the number of the last one.",
 )
 patch(
     "commit-input-stays",
-    "commit:RunCommitter._input",
+    "commit:RunCommitter._remove_input",
     "self._state.pending.remove(number)",
     "pass",
     "The input of a committed run stays in state.",
@@ -41,28 +41,28 @@ patch(
 )
 patch(
     "commit-unrecorded-forgotten",
-    "commit:RunCommitter._records",
+    "commit:RunCommitter._mark_records",
     "head.unrecorded = True",
     "pass",
     "The head does not say that a run recorded nothing.",
 )
 patch(
     "commit-number-goes-back",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)",
     "head.next_seq = end.seq + 1 if end.frees_key else end.seq",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
 )
 patch(
     "commit-prunes-too-much",
-    "commit:RunCommitter._prunable",
+    "commit:RunCommitter._report_prunable",
     "actor.noted, actor.unpruned)",
     "actor.noted + 1, actor.unpruned)",
     "Records of the run behind the last committed one may be pruned.",
@@ -77,7 +77,7 @@ patch(
 patch(
     "aside-memory-unwritten",
     "commit:RunCommitter._commit_run",
-    "self._memory(run, end.changes)",
+    "self._write_memory(run, end.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
@@ -132,28 +132,28 @@ patch(
 )
 patch(
     "forget-overtaken",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "head.has_pending or head.skipped or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
 patch(
     "forget-memory",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "if any(True for _ in self._state.memory.items()):",
     "if False:",
     "A key is forgotten although it has memory.",
 )
 patch(
     "forget-same-numbers",
-    "services.idle_keys:IdleKeyExpiry.new_head",
+    "services.cleanup:IdleKeyExpiry.new_head",
     "self._clock() // 1000 * RUNS_PER_SECOND",
     "0",
     "The incarnations of a key share their numbers.",
 )
 patch(
     "forget-records",
-    "services.idle_keys:IdleKeyExpiry.look_at",
+    "services.cleanup:IdleKeyExpiry.look_at",
     "elif has_records:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
@@ -196,7 +196,7 @@ patch(
 patch(
     "kept-drop-half",
     "heads:KeyCache.remove_key",
-    "self._before.pop(key_text, None)",
+    "self._older.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
@@ -258,7 +258,7 @@ patch(
 )
 patch(
     "signal-twice",
-    "services.signal_matching:KeySignals.reason",
+    "services.signal_matching:KeySignals.unmatched_reason",
     "if signal.id is not None and self.mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
@@ -272,14 +272,14 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._number",
+    "commit:RunCommitter._advance_number",
     "end.seq + 1 if end.frees_key else end.seq)",
     "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:RunCommitter._records",
+    "commit:RunCommitter._mark_records",
     "suspension is not None and suspension.recorded",
     "False",
     "The head does not say in which store a suspended run is recorded.",
@@ -391,21 +391,21 @@ patch(
 )
 patch(
     "mark-moves",
-    "services.pruning:UnprunedKeys.mark",
-    "if not self._found or unpruned.value() is None:",
+    "services.cleanup:UnprunedKeys.mark",
+    "if not self._unreported or unpruned.value() is None:",
     "if True:",
     "The mark of an earlier attempt is replaced by a later one.",
 )
 patch(
     "mark-cleared-early",
-    "services.pruning:UnprunedKeys.clear_marks",
+    "services.cleanup:UnprunedKeys.clear_marks",
     "if last <= through:",
     "if True:",
     "The mark of a key goes although later runs of it are not pruned.",
 )
 patch(
     "touched-as-restored",
-    "services.pruning:UnprunedKeys._report",
+    "services.cleanup:UnprunedKeys._report",
     "key_text not in self._touched",
     "True",
     "A key that came since the restore counts as one of the restored checkpoint.",

@@ -34,14 +34,14 @@ patch(
 )
 patch(
     "pruned-at-the-highest",
-    "pruning:Pruner._prune",
+    "pruning:Pruner._schedule_due",
     "notes.bound <= self._discarded",
     "notes.bound <= self._highest",
     "Records go when a later checkpoint has begun.",
 )
 patch(
     "retention-ignored",
-    "pruning:Pruner._prune",
+    "pruning:Pruner._schedule_due",
     "if covered and now - notes.at >= self._retention",
     "if covered",
     "Records go before their retention is over.",
@@ -49,20 +49,20 @@ patch(
 patch(
     "committed-as-restored",
     "pruning:Pruner.restored",
-    "or self._off or journal in self._known:",
-    "or self._off:",
+    "or journal in self._noted_journals",
+    "",
     "What was committed since the restore counts as part of the restored checkpoint.",
 )
 patch(
     "committed-unknown",
     "pruning:Pruner.committed",
-    "self._known.add(journal)",
+    "self._noted_journals.add(journal)",
     "pass",
     "A key that was committed since the restore is pruned as a restored one.",
 )
 patch(
     "restored-after-answers",
-    "pruning:Pruner._reach",
+    "pruning:Pruner._note_reachable",
     "self._restored.clear()",
     "pass",
     "Restored keys are pruned without Flink's answers although it answers.",
@@ -76,7 +76,7 @@ patch(
 )
 patch(
     "disabled-keeps-notes",
-    "pruning:Pruner._not_enabled",
+    "pruning:Pruner._handle_disabled",
     "self._noted.clear()",
     "pass",
     "PendingCommits pile up in a job that takes no checkpoints.",
@@ -126,14 +126,14 @@ patch(
 patch(
     "note-goes-back",
     "executor:add_note",
-    "max(noted, through)",
+    "max(noted_through, through)",
     "through",
     "An older note takes a newer one back.",
 )
 patch(
     "pruned-untold",
     "executor:PruneExecutor._prune",
-    "watched.pruned.append((journal, through))",
+    "progress.pruned.append((journal, through))",
     "pass",
     "The mark of a key that was pruned stays.",
 )

@@ -188,7 +188,7 @@ patch(
 )
 patch(
     "delayed-page-stays",
-    "delayed:DelayedEvents._turn",
+    "delayed:DelayedEvents._take_first_page",
     "self._entries.remove(_entry_of(page))",
     "pass",
     "A page of delayed events stays in state after its events came.",
@@ -224,8 +224,8 @@ patch(
 patch(
     "fork-shares-writes",
     "memory:MemoryTree.fork",
-    "twin._written = dict(self._written)",
-    "twin._written = self._written",
+    "forked_tree._written = dict(self._written)",
+    "forked_tree._written = self._written",
     "An attempt that timed out writes to the memory of the run.",
 )
 patch(

@@ -18,7 +18,7 @@ from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import JournalOutdatedError, StoreMismatchError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
-from flink_agents.runtime.journal.file_position import raise_position
+from flink_agents.runtime.journal.identity import raise_position
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 from tests.suite import conditions

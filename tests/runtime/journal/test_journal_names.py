@@ -10,7 +10,7 @@ from durable_tools import EFFECTS, effect, forget
 
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.journal.names import journal_name, split_journal_name
+from flink_agents.runtime.journal.identity import journal_name, split_journal_name
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 

@@ -11,7 +11,6 @@ from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, on_time, timed_outputs, wate
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
-from flink_agents.runtime.operator.end_times import DRAIN
 from flink_agents.runtime.operator.low_watermark import (
     BEHIND,
     FIRST_MS,
@@ -21,6 +20,7 @@ from flink_agents.runtime.operator.low_watermark import (
     NO_TIMESTAMP,
     PROGRESS_MS,
 )
+from flink_agents.runtime.operator.services.service import DRAIN
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]

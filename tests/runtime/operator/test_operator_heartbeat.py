@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.end_times import DRAIN, START
+from flink_agents.runtime.operator.services.service import DRAIN, START
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing import OperatorHarness
 from tests.runtime.observer_tools import Listener

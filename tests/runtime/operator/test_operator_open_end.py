@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.end_times import START, EndTimes, is_held
 from flink_agents.runtime.operator.heartbeat import Heartbeat
+from flink_agents.runtime.operator.services.service import START, EndTimes, is_held
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 

@@ -12,7 +12,7 @@ from core_agents import Other, Step, probe
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, UnserializableValueError
-from flink_agents.runtime.operator.end_times import START as START_OF_END
+from flink_agents.runtime.operator.services.service import START as START_OF_END
 from flink_agents.testing import OperatorHarness
 
 WAITING = {"run.inline": False}

@@ -9,7 +9,7 @@ import pytest
 from durable_tools import EFFECTS, effect, forget, one_action
 
 from flink_agents import OutputEvent
-from flink_agents.runtime.operator.end_times import DRAIN, START
+from flink_agents.runtime.operator.services.service import DRAIN, START
 from flink_agents.testing import OperatorHarness
 
 NONE = [None, START, DRAIN, START + 2**43, 2**63 - 1]

@@ -19,7 +19,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import OperatorHost
-from flink_agents.runtime.operator.services.idle_keys import ANSWER_MS, IdleKeyExpiry
+from flink_agents.runtime.operator.services.cleanup import ANSWER_MS, IdleKeyExpiry
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key

@@ -80,7 +80,7 @@ def test_journals_are_pruned_together() -> None:
         counter = metrics.group.get_counter("runs_pruned")
         await until(lambda: counter.get_count() == 250)
         assert (await store.stats()).records == 0
-        assert store.most == executor.AT_ONCE
+        assert store.most == executor.BATCH_SIZE
 
     with_store(act, keys=250)
 

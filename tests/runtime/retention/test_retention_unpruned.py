@@ -11,7 +11,7 @@ from pruning_tools import Pruned, stored, wait_for
 from flink_agents import OutputEvent
 from flink_agents.api.action_state import JournalKey
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.operator.services import pruning
+from flink_agents.runtime.operator.services import cleanup
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 
@@ -114,7 +114,7 @@ def _first(kept: tuple[list[int], int]) -> tuple[int, int]:
 
 def looks_at(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Let a beat look at so many restored keys."""
-    monkeypatch.setattr(pruning.UnprunedKeys.report_restored, "__defaults__", (most,))
+    monkeypatch.setattr(cleanup.UnprunedKeys.report_restored, "__defaults__", (most,))
 
 
 def commit(harness: OperatorHarness, word: str, number: int) -> None:
@@ -221,7 +221,7 @@ def test_restored_keys_are_looked_at_a_few_at_a_time(
 def test_there_are_not_more_marks_than_so_many(
     pruners: list[Pruned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "MOST_MARKED", 2)
+    monkeypatch.setattr(cleanup, "MOST_MARKED", 2)
     harness = harness_of(MemoryPlace())
     harness.push_all(["a0", "b0", "c0", "a1"])
     assert marked(harness) == ["a", "b"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
 from flink_agents.connectors.action_state.sqlite import removals
 from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
-from flink_agents.runtime.journal.file_position import POSITION
+from flink_agents.runtime.journal.identity import POSITION
 from flink_agents.sqlite_files import FileKind
 
 APPLICATION_ID = 0x464C4147

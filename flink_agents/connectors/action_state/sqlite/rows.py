@@ -15,7 +15,7 @@ from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
 from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
-from flink_agents.runtime.journal.file_position import POSITION
+from flink_agents.runtime.journal.identity import POSITION
 
 MANY = 100
 """The largest number of journals or records per statement. SQLite always allows 999 parameters."""

@@ -27,7 +27,7 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.internals.graph import add_input, input_type_of, is_bounded_and_never_idle
 from flink_agents.runtime.flink.internals.task import OwnSource, emit_watermark
 from flink_agents.runtime.flink.resume.state_fit import GATE, GATE_SOURCE
-from flink_agents.runtime.operator.end_times import EndTimes
+from flink_agents.runtime.operator.services.service import EndTimes
 
 TICK_SECONDS = 0.05
 """Interval of a gate's checks. This is the longest time that a checkpoint barrier waits for it."""

@@ -33,7 +33,7 @@ from flink_agents.runtime.flink.internals.task import (
     keyed_context,
     keyed_operator,
 )
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.services.service import Emission
 from flink_agents.runtime.state.keyed_state import Timers
 
 ITERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonIterator"

@@ -29,8 +29,12 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.flink.resume.job_run import BoundedInput, JobFolder, JobRun
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.journal.file_position import JournalPosition, journal_position, raise_position
-from flink_agents.runtime.journal.names import split_journal_name
+from flink_agents.runtime.journal.identity import (
+    JournalPosition,
+    journal_position,
+    raise_position,
+    split_journal_name,
+)
 from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of
 from flink_agents.runtime.serde.codec import ValueCodec
 

@@ -24,8 +24,8 @@ from pyflink.java_gateway import get_gateway
 
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
-from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.services.service import Emission
 
 _ROW = "org.apache.flink.types.Row"
 _READ = ("java.time.LocalDateTime", "java.time.Instant", "java.time.LocalDate", "java.time.LocalTime")

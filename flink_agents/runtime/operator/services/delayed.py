@@ -25,10 +25,8 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import event_of_input, no_action_takes
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService
 from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
@@ -40,9 +38,10 @@ MOST_CHECKED = 200
 """The most restored keys whose events one heartbeat checks, so that a large state delays no start."""
 
 LEFT_MS = 60_000
-"""The delay of the timer of events that stay in state at the end of the input."""
+"""The delay, in milliseconds, of the timer of events that stay in state at the end of the input."""
 
 LEFT = "delayed_events_left"
+"""Name of the counter of delayed events that stay in state at the end of the input."""
 
 _FAIL = (OnError.FAIL, OnError.RETRY)
 """The policies with which the job fails."""
@@ -51,7 +50,7 @@ _log = bounded_logger("flink_agents.delayed")
 
 
 class AwaitedKeys:
-    """The keys whose delayed events the end of a bounded input waits for, in the order of their time."""
+    """The keys whose delayed events the end of a bounded input waits for, ordered by their first event."""
 
     def __init__(self) -> None:
         self._keys: dict[str, tuple[int, Any]] = {}
@@ -61,7 +60,7 @@ class AwaitedKeys:
         return bool(self._keys)
 
     def note(self, key_text: str, key: Any, due: int | None) -> None:
-        """Note the time of the first event of a key; None if it has none."""
+        """Note the time, in milliseconds, of the first delayed event of a key; None if it has none left."""
         if due is None:
             self._keys.pop(key_text, None)
         elif self._keys.get(key_text, (None,))[0] != due:
@@ -69,7 +68,7 @@ class AwaitedKeys:
             heapq.heappush(self._heap, (due, key_text))
 
     def pop_due(self, now: int) -> Any:
-        """Remove and return a key with a due event; None if there is none."""
+        """Remove and return the key with the earliest event; None if no event is due at ``now``."""
         while self._heap and self._heap[0][0] <= now:
             due, key_text = heapq.heappop(self._heap)
             if self._keys.get(key_text, (None,))[0] == due:
@@ -88,7 +87,7 @@ class Delays(KeyService):
         keys: The keys of the subtask.
 
     Attributes:
-        awaited: The keys whose events the end of the input waits for; None before that end.
+        awaited: The keys whose events the end of the input waits for; None before the input ends.
         unchecked: Restored keys whose events are still to be checked.
     """
 
@@ -106,9 +105,9 @@ class Delays(KeyService):
         self._low = low
         self._keys = keys
         # True if all events are delivered at the end of a bounded input, whether they are due or not.
-        self._skips = shared.skips_timers
+        self._skips_timers = shared.skips_timers
         # True if new delayed events stay in state: the input has ended, and nothing waits for them.
-        self._leaves = False
+        self._keeps_events = False
         self.awaited: AwaitedKeys | None = None
         # Until a run sends the first delayed event, or one is found in restored state.
         self._has_events = False
@@ -117,7 +116,7 @@ class Delays(KeyService):
         self.unchecked: deque[Any] = deque()
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
-        """Find out if any key has delayed events. Their own timers come with the state."""
+        """Find the restored keys with delayed events. Flink restores the timers of the events itself."""
         checks = self._fails_on_error or self._fails_on_unhandled
         if self._has_events or timers is None or not (delaying := keys.delaying(None if checks else 1)):
             return False
@@ -129,10 +128,11 @@ class Delays(KeyService):
         return True
 
     def check_restored(self) -> None:
-        """Check if the present code takes the events of some restored keys.
+        """Check that the present code handles the delayed events of up to ``MOST_CHECKED`` restored keys.
 
         Raises:
-            StateError: The job would fail when the time of an event comes.
+            StateError: An event cannot be read, so the job would fail when its time comes.
+            Error: No action handles an event, and the policy is to fail.
         """
         for _ in range(min(len(self.unchecked), MOST_CHECKED)):
             self._keys.switch(self.unchecked.popleft())
@@ -140,6 +140,7 @@ class Delays(KeyService):
                 self._check_event(packed)
 
     def _check_event(self, packed: bytes) -> None:
+        """Raise the error with which the run of a delayed event would fail the job, if it would."""
         try:
             event = event_of_input(packed, self._shared)
         except StateError:
@@ -167,7 +168,7 @@ class Delays(KeyService):
         self._expect_events()
         if first is not None and first != previous_due:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
-        if self._leaves:
+        if self._keeps_events:
             self._report_left_in_state(len(sent))
         else:
             self.operator.schedule.see_the_end(timers)
@@ -176,12 +177,12 @@ class Delays(KeyService):
         self._has_events = self.operator.has_key_timers = True
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Start runs for delayed events of the current key, if they are due."""
+        """Turn due events of the current key into inputs, or register another timer for them."""
         head = self.operator.head_of(key_text) if self._has_events and at < START else None
         if head is None or head.delayed_due is None:
             return
         loop_access = self.operator.loop_access
-        if self._leaves:
+        if self._keeps_events:
             # The event stays in state. The timer is for a job that starts from a checkpoint of this time.
             timers.register_processing_time_timer(max(self._clock(), at) + LEFT_MS)
         elif not self._is_due(head):
@@ -195,43 +196,50 @@ class Delays(KeyService):
             if loop_access.is_full:
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
             else:
-                self._begin(head, key_text, timers)
+                self._deliver(head, key_text, timers)
         else:
-            self._begin(head, key_text, timers)
+            self._deliver(head, key_text, timers)
 
     # -- the end of a bounded input ---------------------------------------------------
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
-        """Find the keys with delayed events: the end of the input waits for these, or delivers them."""
+        """Find the keys whose delayed events the end of the input waits for, or delivers at once.
+
+        Args:
+            keys: The keys of the subtask.
+            first: True for the first timer at the end of the input.
+            timers: Timers of the current key.
+        """
         if self.awaited is not None or not self._has_events:
             return
         self.awaited = AwaitedKeys()
-        if self._skips and not first:
+        if self._skips_timers and not first:
             # All pending events were delivered before a restart.
-            self._leaves = True
+            self._keeps_events = True
             return
         for key in keys.delaying():
             self._await(keys, key, timers)
-        self._leaves = self._skips
+        self._keeps_events = self._skips_timers
 
     def deliver_awaited(self, timers: Timers) -> None:
-        """Deliver delayed events that the end of the input has waited for."""
+        """Deliver the due events of all keys that the end of the input waits for."""
         while self.awaited is not None and (key := self.awaited.pop_due(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
     def note_committed(self, key_text: str, key: Any, head: Head) -> None:
-        """Note the delayed events of runs that were committed after the end of the input."""
-        if self.awaited is not None and not self._leaves:
+        """Note the first delayed event of a key whose runs were committed after the end of the input."""
+        if self.awaited is not None and not self._keeps_events:
             self.awaited.note(key_text, key, head.delayed_due)
 
     def _await(self, keys: Keys, key: Any, timers: Timers) -> None:
+        """Deliver the due events of a key, and note the time of its next one."""
         keys.switch(key)
         key_text = keys.text()
         assert self.awaited is not None
-        self.awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
+        self.awaited.note(key_text, key, self._deliver_at_end(key_text, timers))
 
-    def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
-        """Deliver due events of the current key at the end of a bounded input; all, if they are skipped.
+    def _deliver_at_end(self, key_text: str, timers: Timers) -> int | None:
+        """Deliver due events of the current key at the end of a bounded input; all if timers are skipped.
 
         Returns:
             The time of the next event that the end waits for, or None.
@@ -239,18 +247,19 @@ class Delays(KeyService):
         head = self.operator.head_of(key_text)
         if head is None or head.delayed_due is None:
             return None
-        if self._skips or self._is_due(head):
-            self._begin(head, key_text, timers, early=self._skips)
+        if self._skips_timers or self._is_due(head):
+            self._deliver(head, key_text, timers, early=self._skips_timers)
         return head.delayed_due
 
     # -- events that are due ----------------------------------------------------------
 
     def _is_due(self, head: Head) -> bool:
+        """Return True if the time of a key's first delayed event has come."""
         due = head.delayed_due
         return due is not None and due <= self._clock()
 
-    def _begin(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
-        """Deliver events of the current key, and have them run.
+    def _deliver(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
+        """Make events of the current key its inputs, and let its actor run them.
 
         Args:
             head: The key's head.
@@ -275,7 +284,7 @@ class Delays(KeyService):
             operator.make_actor(head, key_text, pending, timers)
 
     def come_in(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
-        """Move due events to the inputs of the current key that wait.
+        """Move due events of the current key to its waiting inputs; at most ``MOST_AT_ONCE`` if not early.
 
         Args:
             head: The key's head, which is written.
@@ -285,8 +294,8 @@ class Delays(KeyService):
         """
         most, until = (None, None) if early else (MOST_AT_ONCE, self._clock())
         # All of it in one call of Flink: a checkpoint has an event delayed, or as an input, never both.
-        come, head.delayed_due = self._state.delayed.pop(most, until)
-        for packed in come:
+        due_inputs, head.delayed_due = self._state.delayed.pop(most, until)
+        for packed in due_inputs:
             self._state.pending.put_input(head.next_pending, packed)
             if self._low is not None:
                 self._low.delayed(key_text, head.next_pending, read_input(self._shared.codec, packed)[1])
@@ -296,6 +305,7 @@ class Delays(KeyService):
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))
 
     def _report_left_in_state(self, count: int) -> None:
+        """Count and log delayed events that nothing delivers before the job starts again."""
         for _ in range(count):
             self._shared.telemetry.run_metrics.count(LEFT)
         _log.warning(

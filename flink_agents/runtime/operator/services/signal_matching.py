@@ -29,7 +29,7 @@ from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
-"""The factor for ``signals.max-per-key`` that limits signals which answer a run, or may have been taken."""
+"""The factor for ``signals.max-per-key`` for signals that name a wait, or may have been taken."""
 
 
 def waits_for(signal: StoredSignal, key_text: str, suspension: Suspension) -> bool:
@@ -43,37 +43,37 @@ def waits_for(signal: StoredSignal, key_text: str, suspension: Suspension) -> bo
 def unanswered(
     suspension: Suspension, key_text: str, signals: Iterable[StoredSignal]
 ) -> list[StoredSignalWait]:
-    """Return the waits for signals of a suspended run that no signal of ``signals`` answers."""
-    named = set[str]()
-    meant = Counter[str]()
+    """Return the signal waits of a suspended run that no signal of ``signals`` names or is reserved for."""
+    named_waits = set[str]()
+    reserved = Counter[str]()
     for signal in signals:
         if signal.wait is not None:
-            named.add(signal.wait)
+            named_waits.add(signal.wait)
         elif signal.run == suspension.seq:
-            meant[signal.name] += 1
+            reserved[signal.name] += 1
     waits: list[StoredSignalWait] = []
     for wait in suspension.waits:
-        if not isinstance(wait, StoredSignalWait) or wait.id(key_text, suspension.seq) in named:
+        if not isinstance(wait, StoredSignalWait) or wait.id(key_text, suspension.seq) in named_waits:
             continue
-        if meant[wait.name]:
-            meant[wait.name] -= 1
+        if reserved[wait.name]:
+            reserved[wait.name] -= 1
         else:
             waits.append(wait)
     return waits
 
 
 def ended_waits(key_text: str, suspension: Suspension) -> set[str]:
-    """Return the ids of the waits of a suspended run that have ended, and of those of its ended actions."""
-    ended: dict[str, set[str]] = {}
+    """Return the ids of the waits of a suspended run that have ended, by its records."""
+    ended_by_step: dict[str, set[str]] = {}
     for record in suspension.records:
         step, task = task_of(record.step)
         if record.kind is RecordKind.WAIT:
-            of_step = ended.setdefault(step, set())
+            of_step = ended_by_step.setdefault(step, set())
             of_step.add(wait_id(key_text, suspension.seq, step, task, record.index))
         elif record.kind is RecordKind.RERUN:
             # The waits of that execution are open again.
-            ended.pop(step, None)
-    return set().union(*ended.values())
+            ended_by_step.pop(step, None)
+    return set().union(*ended_by_step.values())
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class KeySignals:
     mailbox: Mailbox
     actor: KeyActor | None = None
 
-    def reason(self, signal: StoredSignal, unread: bool) -> UnmatchedReason | None:
+    def unmatched_reason(self, signal: StoredSignal, unread: bool) -> UnmatchedReason | None:
         """Return the reason why no wait takes a signal that is not in the mailbox yet, or None if one does.
 
         Args:
@@ -109,15 +109,15 @@ class KeySignals:
         if signal.id is not None and self.mailbox.knows(signal.id):
             return UnmatchedReason.DUPLICATE
         if signal.wait is not None:
-            return self._reason_of_named(signal.wait, unread)
-        free = self._count_all_free(signal.name)
-        if free > 1:
+            return self._reason_for_named(signal.wait, unread)
+        free_waits = self._count_all_free(signal.name)
+        if free_waits > 1:
             return UnmatchedReason.AMBIGUOUS
-        first = not any(earlier.name == signal.name and _is_open(earlier) for earlier in signals)
-        return None if free and first else self._overflow(unread)
+        is_first = not any(earlier.name == signal.name and _is_open(earlier) for earlier in signals)
+        return None if free_waits and is_first else self._overflow(unread)
 
-    def _reason_of_named(self, wait: str, unread: bool) -> UnmatchedReason | None:
-        """Return the reason why a signal that names its wait is unmatched, or None."""
+    def _reason_for_named(self, wait: str, unread: bool) -> UnmatchedReason | None:
+        """Return the reason why a signal for the wait with an id is unmatched, or None if it is stored."""
         seq = run_of(wait, self.key_text)
         if seq is None:
             return UnmatchedReason.INVALID
@@ -131,13 +131,14 @@ class KeySignals:
         return UnmatchedReason.OVERFLOW if answers >= MANY * self.most else None
 
     def _overflow(self, unread: bool) -> UnmatchedReason | None:
+        """Return ``OVERFLOW`` if the key has as many signals without a run as it may have, else None."""
         live = None if self.actor is None else self.actor.mailbox
         waiting = sum(map(_is_open, self.mailbox.signals)) if live is None else live.waiting
         most = MANY * self.most if unread else self.most
         return UnmatchedReason.OVERFLOW if waiting >= most else None
 
     def _has_ended(self, wait: str, seq: int) -> bool:
-        """Return True if a wait of run ``seq`` has ended: the run is asleep and past it, or committed."""
+        """Return True if a wait of run ``seq`` has ended: the run is committed, or suspended after it."""
         listed_run = next((run for run in self.head.suspended if run.seq == seq), None)
         if listed_run is None:
             return seq < self.head.next_seq
@@ -148,33 +149,35 @@ class KeySignals:
     # -- waits that have no signal ----------------------------------------------------
 
     def _count_all_free(self, name: str) -> int:
-        """Return the number of open waits for a name that have no signal, on the loop and in state."""
+        """Return the number of open waits for signals of a name that have none, on the loop and in state."""
         signals = self.mailbox.signals
         actor = self.actor
-        going_on = self._runs_going_on()
+        live_seqs = self._live_seqs()
         live_count = 0
         if actor is not None and (suspended := actor.suspended) is not None:
             # It is not in state yet, and its waits have left the mailbox.
             assert suspended.suspension is not None
             waits = unanswered(suspended.suspension, self.key_text, signals)
             live_count = sum(wait.name == name for wait in waits)
-            going_on = {*going_on, suspended.run.sequence_number}
+            live_seqs = {*live_seqs, suspended.run.sequence_number}
         elif actor is not None and (mailbox := actor.mailbox) is not None:
             if mailbox.resuming:
                 # The run that blocks the key has not come to its waits, so those in state count.
-                going_on = set(going_on) - {run.seq for run in self.head.suspended if run.blocks}
+                live_seqs = set(live_seqs) - {run.seq for run in self.head.suspended if run.blocks}
             else:
                 named = {signal.wait for signal in signals if signal.wait is not None}
                 live_count = mailbox.unanswered_for(name, named)
-        return live_count + self.count_free(name, signals, going_on)
+        return live_count + self.count_free(name, signals, live_seqs)
 
-    def count_free(self, name: str, signals: Collection[StoredSignal], going_on: Collection[int] = ()) -> int:
-        """Return the number of open waits of suspended runs for a name that have no signal.
+    def count_free(
+        self, name: str, signals: Collection[StoredSignal], live_seqs: Collection[int] = ()
+    ) -> int:
+        """Return the number of open waits of suspended runs for signals of a name that have none.
 
         Args:
-            name: The name.
-            signals: The signals that count.
-            going_on: Sequence numbers of the runs whose waits are those of the actor.
+            name: The name of the signal.
+            signals: The stored signals that may have a wait.
+            live_seqs: Sequence numbers of resumed runs, whose waits are not counted here.
         """
         # Reading an entry takes long; only these may have waits with signals.
         concerned = {
@@ -182,7 +185,7 @@ class KeySignals:
         }
         wait_count = 0
         for run in self.head.suspended:
-            if name not in run.names or (run.woken is not None and run.seq in going_on):
+            if name not in run.names or (run.woken is not None and run.seq in live_seqs):
                 continue
             if run.seq in concerned:
                 waits = unanswered(self.runs.suspension(run), self.key_text, signals)
@@ -191,7 +194,7 @@ class KeySignals:
                 wait_count += run.names.count(name)
         return wait_count
 
-    def _runs_going_on(self) -> Collection[int]:
+    def _live_seqs(self) -> Collection[int]:
         """Return the sequence numbers of the runs that take signals from the actor's mailbox."""
         mailbox = None if self.actor is None else self.actor.mailbox
         return () if mailbox is None else mailbox.runs
@@ -199,17 +202,17 @@ class KeySignals:
     # -- signals that runs get --------------------------------------------------------
 
     def wake_run_for(self, signal: StoredSignal) -> StoredSignal:
-        """Wake the suspended run that a signal is for.
+        """Wake the suspended run that a signal is for, if there is one.
 
         Returns:
             The signal, reserved for that run if others could take it.
         """
-        going_on = self._runs_going_on()
+        live_seqs = self._live_seqs()
         seq = None if signal.wait is None else run_of(signal.wait, self.key_text)
         for run in self.head.suspended:
             wanted = run.seq == seq if signal.wait is not None else signal.name in run.names
             # A run that has resumed takes the signal itself, if it still waits for one.
-            if not wanted or (run.woken is not None and run.seq in going_on):
+            if not wanted or (run.woken is not None and run.seq in live_seqs):
                 continue
             suspension = self.runs.suspension(run)
             reserved = self._reserved_for(signal, suspension)
@@ -223,7 +226,7 @@ class KeySignals:
         """Wake a run that is about to be suspended, because signals for it are there.
 
         Args:
-            free: These signals of the mailbox. Each is reserved for the run.
+            free: Signals of the mailbox that no run has. Each is reserved for the run.
             suspension: The stored form of the run, which the head lists already.
         """
         signals = self.mailbox.signals

@@ -25,10 +25,8 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor, RunEnd
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService
 from flink_agents.runtime.operator.services.signal_matching import KeySignals, ended_waits, waits_for
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
@@ -38,7 +36,7 @@ from flink_agents.runtime.state.suspended import Suspension, run_of
 
 RUN_HAS_ENDED = "the run that waited has ended"
 WAIT_HAS_ENDED = "the wait has ended"
-"""Details of signals that name a wait which is over."""
+"""Details of unmatched signals: the run has ended that they are for, or the wait that they name."""
 
 
 class SignalService(KeyService):
@@ -73,19 +71,22 @@ class SignalService(KeyService):
         self._ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
 
     def equip(self, actor: KeyActor) -> None:
-        """Give a new actor the signals of its key."""
+        """Give a new actor a mailbox with the signals of its key in state."""
         head = actor.head
         signals = [] if head.signals_expire is None else self._state.pending.mailbox().signals
         actor.mailbox = ActiveMailbox(self._clock, signals, self._ttl, head.blocking is not None)
 
     def _signals_of(self, key_text: str, head: Head, actor: KeyActor | None) -> KeySignals:
-        """Read the signals of the current key."""
+        """Return the signals of the current key, read from state."""
         return KeySignals(self._runs, self._most, key_text, head, self._state.pending.mailbox(), actor)
 
     # -- a signal comes ---------------------------------------------------------------
 
     def receive(self, key_text: str, record: TaggedSignal, timers: Timers) -> Emission:
-        """Hand a signal to the run that waits for it, or store it."""
+        """Store a signal of the current key and wake the run that waits for it; return it if unmatched.
+
+        A request about the key is handled instead.
+        """
         emission = Emission()
         operator = self.operator
         signal = record.signal
@@ -118,7 +119,7 @@ class SignalService(KeyService):
     def _store(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
     ) -> StoredSignal | None:
-        """Store a signal of the current key; returns it, unless it is unmatched or was taken before.
+        """Store a signal of the current key and return it, unless it is unmatched or was taken before.
 
         Args:
             signal: The signal.
@@ -128,7 +129,7 @@ class SignalService(KeyService):
             timers: Its timers.
             out: Receives unmatched signals.
         """
-        new = self._form(signal, key_text, out)
+        new = self._stored_form(signal, key_text, out)
         if new is None:
             return None
         signals = self._signals_of(key_text, head, actor)
@@ -142,8 +143,8 @@ class SignalService(KeyService):
         self._state.head.update(head.pack())
         return stored
 
-    def _form(self, signal: Signal, key_text: str, out: Emission) -> StoredSignal | None:
-        """Return the form of a signal in state; None if it is invalid."""
+    def _stored_form(self, signal: Signal, key_text: str, out: Emission) -> StoredSignal | None:
+        """Return the form of a signal in state; emit it and return None if it is invalid."""
         try:
             value = self._codec.encode(signal.value)
             # Pickle does not validate. Decoding may raise, so find out now, not in each attempt.
@@ -160,10 +161,10 @@ class SignalService(KeyService):
     def _match(
         self, new: StoredSignal, signal: Signal, signals: KeySignals, out: Emission
     ) -> StoredSignal | None:
-        """Add a signal to the mailbox, or emit it as unmatched; returns it with its run if it was added."""
+        """Add a signal to the mailbox and return it, with its run; or emit it as unmatched."""
         key_text = signals.key_text
         unread = self._has_unread_records(signals)
-        reason = signals.reason(new, unread)
+        reason = signals.unmatched_reason(new, unread)
         if reason is UnmatchedReason.AMBIGUOUS and unread:
             stored = new._replace(run=UNDECIDED)
             if signals.actor is None:
@@ -259,7 +260,7 @@ class SignalService(KeyService):
             signals.reserve(free, suspension)
 
     def _decide(self, undecided: list[tuple[StoredSignal, int]], signals: KeySignals, out: Emission) -> None:
-        """Keep or reject the undecided signals that no record mentions.
+        """Assign or reject the undecided signals: the records that could decide on them have been read.
 
         Args:
             undecided: Each with the number of waits for its name that later signals have ended: these were
@@ -281,7 +282,7 @@ class SignalService(KeyService):
     # -- signals that no run takes ----------------------------------------------------
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Let signals of the current key expire.
+        """Emit the signals of the current key that have expired.
 
         This comes before waits end: a signal that has expired must not resume a run.
         """
@@ -305,7 +306,7 @@ class SignalService(KeyService):
             # The records of the run that blocks the key show who took the signal.
             self._runs.wake_blocking(head, key_text)
         self._expire(signals, out)
-        self._write(signals, timers, waits=False)
+        self._write(signals, timers, awaits_expired=False)
         self._write_head(head, key_text)
 
     def end_signals(self, key_text: str, timers: Timers, out: Emission) -> None:
@@ -321,7 +322,7 @@ class SignalService(KeyService):
         self._write_head(head, key_text)
 
     def _expire(self, signals: KeySignals, out: Emission) -> None:
-        """Remove expired signals, except those that a run took, or will take according to its records."""
+        """Remove and emit expired signals, except those that a run took, or may take by its records."""
         now = self._clock()
         actor = signals.actor
         head = signals.head
@@ -336,7 +337,7 @@ class SignalService(KeyService):
             self._emit_unmatched(signal, UnmatchedReason.EXPIRED, signals.key_text, out)
 
     def _expire_later(self, signals: KeySignals, active: ActiveMailbox, out: Emission) -> None:
-        """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
+        """Remove and emit expired signals when a run is suspended. Those that runs took get more time."""
         now = self._clock()
         mailbox = signals.mailbox
         for signal in mailbox.expire(now, active.free(mailbox.signals)):
@@ -386,7 +387,7 @@ class SignalService(KeyService):
         return self._journals.may_have(signals.head, signals.key_text, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
-        """Return True if there may be recorded runs after one that blocks a key without an actor."""
+        """Return True if the store may have records by which a run of a blocked key took signals."""
         if self._journals is None or head.blocking is None:
             return False
         if head.skipped or head.origins:
@@ -395,13 +396,13 @@ class SignalService(KeyService):
 
     # -- state ------------------------------------------------------------------------
 
-    def _write(self, signals: KeySignals, timers: Timers, waits: bool = True) -> None:
-        """Write the signals; the caller writes the head.
+    def _write(self, signals: KeySignals, timers: Timers, awaits_expired: bool = True) -> None:
+        """Write the signals of the current key to state. The caller writes the head.
 
         Args:
             signals: The signals.
             timers: Timers of the key.
-            waits: True to register a timer for entries that have expired and are still there.
+            awaits_expired: True to register a timer also for entries that have expired and are still there.
         """
         head = signals.head
         previous_expiry = head.signals_expire
@@ -410,7 +411,9 @@ class SignalService(KeyService):
             return
         self._state.pending.put_mailbox(signals.mailbox)
         head.signals_expire = expires
-        if expires is not None and (expires != previous_expiry or (waits and expires <= self._clock())):
+        if expires is not None and (
+            expires != previous_expiry or (awaits_expired and expires <= self._clock())
+        ):
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 
     def _write_head(self, head: Head, key_text: str) -> None:

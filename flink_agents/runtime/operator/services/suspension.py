@@ -24,10 +24,8 @@ from collections.abc import Callable, Container, Sequence
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import START, Emission, KeyService
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
@@ -40,7 +38,9 @@ _WAKE_UP = "wake-up"
 
 
 class SuspendedRuns(KeyService):
-    """Suspends the runs of the current key, wakes them, and resumes them. Only for Flink's task thread.
+    """The suspended runs of the current key: stores, wakes and resumes them. Only for Flink's task thread.
+
+    A run *sleeps* in state, is *woken* when it may continue, and *resumes* when an actor executes it.
 
     If a method does not say that it writes the head, the caller does.
 
@@ -87,7 +87,7 @@ class SuspendedRuns(KeyService):
     # -- the list ---------------------------------------------------------------------
 
     def add(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:
-        """Store a run that is suspended now, and list it."""
+        """Store a run that is suspended now, list it in the head, and register a timer for its first wait."""
         # Entry and head change in one call of Flink, so a crash leaves both or none.
         self._state.pending.suspend(suspension)
         if suspension.frees_key:
@@ -119,7 +119,7 @@ class SuspendedRuns(KeyService):
             self._searched.discard(key_text)
 
     def suspension(self, run: ListedRun) -> Suspension:
-        """Return the stored form of a run."""
+        """Return the stored form of a run that the head lists."""
         suspension = self._state.pending.suspension(run.number)
         assert suspension is not None
         return suspension
@@ -143,18 +143,23 @@ class SuspendedRuns(KeyService):
         return head.has_pending and (self.has_woken(head) or not self.hold_inputs(head))
 
     def has_woken(self, head: Head, resumed: Container[int] = ()) -> bool:
-        """Return True if a run is awake that has not resumed, and that no other one blocks."""
+        """Return True if a woken run has not resumed, and no other run blocks the key.
+
+        Args:
+            head: The head of the key.
+            resumed: Numbers of the entries with which runs have resumed.
+        """
         blocking = head.blocking
         if blocking is not None and blocking.number not in resumed:
             return blocking.woken is not None
         return any(number not in resumed for number in self.woken(head))
 
     def woken(self, head: Head) -> Sequence[int]:
-        """Return the numbers of the wake-ups of a key, which queue with its inputs."""
+        """Return the numbers of the wake-ups in ``pending``, which queue with the inputs of the key."""
         return [run.woken for run in head.suspended if run.woken is not None and not run.blocks]
 
     def resume(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """Return the run that entry ``number`` of ``pending`` resumes; None if that is another input.
+        """Return the run that entry ``number`` of ``pending`` resumes; None if the entry is an input.
 
         Args:
             head: The head of the current key.
@@ -173,11 +178,11 @@ class SuspendedRuns(KeyService):
     # -- keys without actors ----------------------------------------------------------
 
     def blocks(self, head: Head) -> bool:
-        """Return True if the inputs of a key without an actor wait for its suspended runs."""
+        """Return True if the inputs of a key without an actor wait until a suspended run ends."""
         return head.blocking is not None or (self.hold_inputs(head) and not self.has_woken(head))
 
     def blocked(self, key_text: str, head: Head) -> None:
-        """Tell the observer which runs of a key will follow the one that blocks it, each once."""
+        """Tell the observer which runs wait for the one that blocks the key, each once."""
         blocking = head.blocking
         if self._observe is None or blocking is None:
             return
@@ -190,7 +195,7 @@ class SuspendedRuns(KeyService):
         self._observed[key_text] = last
 
     def rests(self, head: Head, key_text: str) -> bool:
-        """Return True if nothing of a restored key may run before its suspended runs are woken."""
+        """Return True if nothing of a restored key can run now. Wakes runs that are due, or of other code."""
         if self.input_has_ended:
             self.wake_unread(head, key_text)
         blocking = head.blocking
@@ -209,7 +214,7 @@ class SuspendedRuns(KeyService):
         return True
 
     def note_resumed(self, head: Head, key_text: str) -> None:
-        """Note that the run that blocks the key resumes, because the key has got an actor."""
+        """Stop counting the wait of the run that blocks the key: it resumes with the key's new actor."""
         if (blocking := head.blocking) is not None:
             self._open_waits.resumed(key_text, blocking.seq)
 
@@ -236,7 +241,7 @@ class SuspendedRuns(KeyService):
         self.wake_due(head, key_text)
 
     def continue_key(self, actor: KeyActor, was_suspended: bool, timers: Timers) -> None:
-        """Release an actor whose last run was suspended, and resume what can run."""
+        """Remove an actor whose last run was suspended, and create another one if anything can run."""
         head = actor.head
         key_text = actor.key_text
         operator = self.operator
@@ -271,14 +276,14 @@ class SuspendedRuns(KeyService):
         self.resume_woken(head, key_text, self.operator.actors.get(key_text), timers)
 
     def _register_again(self, head: Head, fired: int, timers: Timers) -> None:
-        """Register another timer if this one fired too early, by this clock."""
+        """Register another timer if the one that fired came before a wait's end, by this clock."""
         now = self._clock()
         asleep = [run for run in head.suspended if run.woken is None]
         if any(run.due is not None and now < run.due <= fired for run in asleep):
             timers.register_processing_time_timer(max(now, fired) + 1)
 
     def wake(self, head: Head, key_text: str, is_wanted: Callable[[ListedRun], bool]) -> bool:
-        """Wake runs of the current key; returns True if one was asleep."""
+        """Wake the sleeping runs of the current key that ``is_wanted`` selects; return True for any."""
         runs = list(head.suspended)
         has_woken = False
         for place, run in enumerate(runs):
@@ -305,33 +310,33 @@ class SuspendedRuns(KeyService):
         self.wake(head, key_text, lambda run: run.seq == seq)
 
     def wake_all(self, head: Head, key_text: str) -> bool:
-        """Wake all runs, so that the records of the key are read; returns True if one was asleep."""
+        """Wake all runs, so that the records of the key are read; return True if one slept."""
         return self.wake(head, key_text, lambda run: True)
 
     def wake_blocking(self, head: Head, key_text: str) -> bool:
-        """Wake the run that blocks the key, if there is one; returns True if it was asleep."""
+        """Wake the run that blocks the key, if there is one; return True if it slept."""
         return self.wake(head, key_text, lambda run: run.blocks)
 
     def wake_due(self, head: Head, key_text: str) -> bool:
-        """Wake the runs whose time has come; returns True if there are any."""
+        """Wake the sleeping runs whose first wait has ended by its time; return True if there are any."""
         if not head.suspended:
             return False
         now = self._clock()
         return self.wake(head, key_text, lambda run: run.is_due(now))
 
     def wake_marked(self, head: Head, key_text: str) -> bool:
-        """Wake the runs of a key that a user wants to end; returns True if there are any."""
+        """Wake the sleeping runs that a user wants to end; return True if there are any."""
         return self.wake(head, key_text, lambda run: run.seq in head.ends)
 
     def wake_first(self, head: Head, key_text: str) -> None:
-        """Wake runs of a key that is about to get an actor: one that blocks the key resumes first."""
+        """Wake the runs that a new actor of the key has to resume, beginning with one that blocks the key."""
         self.wake_blocking(head, key_text)
         self.wake_unread(head, key_text)
 
     def wake_unread(self, head: Head, key_text: str) -> None:
-        """Wake runs of a key if an earlier attempt may have recorded more of them; all if the input ended.
+        """Wake the runs of which an earlier attempt may have recorded more; all if the input has ended.
 
-        It writes the head.
+        Writes the head if it wakes one.
         """
         if self.input_has_ended:
             has_woken = self.wake_all(head, key_text)
@@ -352,21 +357,21 @@ class SuspendedRuns(KeyService):
         return self.wake(head, key_text, lambda run: not run.blocks)
 
     def _wake_of_other_code(self, head: Head, key_text: str) -> bool:
-        """Wake the runs that another submission of the job has suspended: its code may differ.
+        """Wake the runs that another submission of the job has suspended; return True if there are any.
 
-        Returns True if there are any.
+        The code may differ since then.
         """
         return self.wake(head, key_text, lambda run: self.suspension(run).submission != self._submission)
 
     def replay_changed(self, actor: KeyActor, timers: Timers) -> None:
-        """Replay the suspended runs of a restored key that has an actor, if their code may have changed."""
+        """Resume the runs of a key with an actor that another submission of the job has suspended."""
         head = actor.head
         if self._wake_of_other_code(head, actor.key_text):
             self._state.head.update(head.pack())
             self.resume_woken(head, actor.key_text, actor, timers)
 
     def resume_woken(self, head: Head, key_text: str, actor: KeyActor | None, timers: Timers) -> None:
-        """Resume the runs of the current key that are awake."""
+        """Resume the woken runs of the current key; create its actor if it has none."""
         operator = self.operator
         if actor is None:
             if self.has_woken(head):
@@ -378,7 +383,11 @@ class SuspendedRuns(KeyService):
     # -- the end of a bounded input ---------------------------------------------------
 
     def end_input(self) -> bool:
-        """Resume suspended runs, and end their waits for signals; return True if keys have to be found."""
+        """Note that the input has ended, which ends all waits for signals.
+
+        Returns:
+            True, once, if keys may have suspended runs that are still to be found.
+        """
         first = not self.input_has_ended
         # Before the loop knows it: a run that is suspended from now on is woken at once.
         self.input_has_ended = True
@@ -388,5 +397,5 @@ class SuspendedRuns(KeyService):
 
 
 def wake_up(codec: ValueCodec, run: ListedRun) -> bytes:
-    """Return the bytes of a wake-up. An input is a list of two, so it never looks the same."""
+    """Return the bytes of the wake-up of a run: a list of three. Those of an input are a list of two."""
     return codec.encode([_WAKE_UP, run.seq, run.part])

@@ -19,7 +19,7 @@ from flink_agents.runtime.flink.resume.checks import recorded_identity
 from flink_agents.runtime.flink.resume.job_run import JobFolder, iso_now
 from flink_agents.runtime.flink.resume.policy import Program
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.identity import journal_name
 from tests.suite.tables import each_case
 
 # -- the script ---------------------------------------------------------------------------------
