@@ -29,7 +29,7 @@ def answer_line(answer: Mapping[str, Any], most: int) -> str:
 def describe_answer(answer: Mapping[str, Any]) -> list[str]:
     """Return a job's answer about a key as sentences.
 
-    An invalid answer, from a foreign producer, raises nothing.
+    An answer of another form, such as one that another program wrote, becomes one sentence that says so.
     """
     try:
         return list(_answer_lines(answer))

@@ -330,7 +330,7 @@ class GuardedRandom(random.Random):
         return super().getrandbits(k)
 
     def seed(self, a: Any = None, version: int = 2) -> None:
-        """Start the sequence of the seed ``a``."""
+        """Start the sequence of a seed; arguments as of ``random.Random.seed``."""
         if self.guard is not None:
             self.guard()
         super().seed(a, version)
@@ -407,7 +407,11 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
 def _check_delayed_event(step: ActionRun, event: Event) -> Event:
     """Return an event that can be delivered when its time comes, with its output as Flink carries it.
 
-    Raises as :func:`send_later` does.
+    Raises:
+        ContextMisuseError: A sub-agent sends it.
+        NotAnEventError: It is no event.
+        UnknownEventError: No action takes it.
+        OutputTypeError: Flink cannot carry its output.
     """
     if root_of(step) is not step:
         raise ContextMisuseError(

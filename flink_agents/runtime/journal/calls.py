@@ -311,7 +311,7 @@ class ExecutionOutcomes:
         return {number: outcome for number, outcome in outcomes.items() if number in self.unrecorded}
 
     def take_unsure(self) -> dict[Number, Outcome]:
-        """Remove and return the outcomes whose append was cancelled, so that they may be recorded or not."""
+        """Remove and return the outcomes whose append was cancelled: the store may have them or not."""
         unsure = self.unsure
         self.unsure = {}
         return unsure

@@ -98,7 +98,7 @@ class ActionTimer(PendingOutcome):
         self._call()
 
     def abandon_wait(self) -> None:
-        """Fire without an order, if a library set the timer and it outlives the action."""
+        """Call the callback if the timer has fired: after the execution, its end needs no turn."""
         if self._fired:
             self._call()
 
@@ -310,14 +310,14 @@ class RunWaits:
         return self.ends_part or not self.mailbox.ended
 
     def timed(self, wait: StoredWait, seconds: float | None) -> StoredWait:
-        """Return a wait with its start and its deadline.
+        """Return a wait with its start and its deadline, in milliseconds of the clock of the key.
 
-        A resumed wait keeps both. If the code may have changed, its timeout decides, from the start of the
-        wait: people add one to end runs that wait for too long.
+        A resumed wait keeps both. If the code may have changed, the timeout in the present code decides,
+        counted from the start of the wait: people add one to end runs that wait for too long.
 
         Args:
             wait: The wait, without times.
-            seconds: The timeout; None for no limit.
+            seconds: The timeout in the present code; None for no limit.
         """
         now = self.mailbox.clock()
         stored = self._open.get(wait)
