@@ -53,6 +53,9 @@ class ServedRequest:
 
 Answering = Callable[[ServedRequest], Reply]
 
+_GLANCE_SECONDS = 0.1
+"""After this time without a start, the thread of the server is looked at: it may have ended."""
+
 
 class ModelServer:
     """A local server with OpenAI's interface.
@@ -105,7 +108,9 @@ class ModelServer:
 
     def __enter__(self) -> ModelServer:
         self._thread.start()
-        self._started.wait()
+        while not self._started.wait(_GLANCE_SECONDS):
+            if not self._thread.is_alive():
+                raise RuntimeError("the model server did not start; the error of its thread says why")
         return self
 
     def __exit__(
