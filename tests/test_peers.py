@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -45,6 +46,34 @@ def made_up() -> dict[str, Any]:
             for at, name in enumerate(PEERS)
         },
     }
+
+
+PROGRAMS = HERE / "programs"
+
+
+def names_defined_in(program: Path) -> set[str]:
+    """Return the names that the top level of a program defines or imports."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(program.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+@each_case("program", sorted(PROGRAMS.glob("*.py"), key=str))
+def test_a_program_imports_only_what_the_others_define(program: Path) -> None:
+    missing = {
+        alias.name
+        for node in ast.walk(ast.parse(program.read_text()))
+        if isinstance(node, ast.ImportFrom) and (source := PROGRAMS / f"{node.module}.py").exists()
+        for alias in node.names
+        if alias.name not in names_defined_in(source)
+    }
+    assert not missing
 
 
 def test_the_page_names_each_peer_and_its_ratio() -> None:
