@@ -138,7 +138,7 @@ def given_before_recorded(before: Any) -> Any:
         task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return self._record(self._encode(value), None, place)
+        return self.success(self._encode(value), place)
 
     return recorded
 
@@ -274,7 +274,7 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.execution.calls.attempts:AttemptedCall._bind_copies")
+@mutation("arguments-shared", "runtime.execution.calls.attempts:AttemptedCall.bind_copies")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial

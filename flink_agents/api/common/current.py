@@ -98,6 +98,9 @@ Python also closes it if an awaited task raised GeneratorExit.
 """
 
 
+_NOT_BEGUN: Any = object()
+
+
 def isolated() -> Context:
     """Return a copy of the running context. What code binds in it, or sets in ``decimal``, stays there."""
     context = copy_context()
@@ -122,7 +125,9 @@ def contained(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @coroutine
-def in_context(context: Context, inner: Coroutine[Any, Any, Any], *resume: Any) -> Generator[Any, Any, Any]:
+def in_context(
+    context: Context, inner: Coroutine[Any, Any, Any], *resume: Any, awaited: Any = _NOT_BEGUN
+) -> Generator[Any, Any, Any]:
     """Await a coroutine in its own context, without a task.
 
     The running task takes over the variables of the runtime: callbacks of the task have its context.
@@ -132,6 +137,7 @@ def in_context(context: Context, inner: Coroutine[Any, Any, Any], *resume: Any) 
         inner: The coroutine. The watchdog finds it by the name of this variable.
         *resume: A function that resumes the coroutine, and its first arguments. Its last two arguments are
             the coroutine's ``send`` or ``throw``, and the value for it. Default: the method is called itself.
+        awaited: The object that the coroutine awaits, if it has begun.
 
     Returns:
         The result of the coroutine.
@@ -139,7 +145,8 @@ def in_context(context: Context, inner: Coroutine[Any, Any, Any], *resume: Any) 
     run = context.run
     send = inner.send
     try:
-        awaited = run(*resume, send, None)
+        if awaited is _NOT_BEGUN:
+            awaited = run(*resume, send, None)
         while True:
             current_delivery.set(context.get(current_delivery))
             current_action_run.set(context.get(current_action_run))

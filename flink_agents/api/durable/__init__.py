@@ -140,6 +140,30 @@ class UnknownOutcome:
     repeats: bool = False
 
 
+class Feature(Enum):
+    """What calls of a function need, besides the call of an ``async def`` function itself.
+
+    Attributes:
+        UNKNOWN: A result if their outcome is unknown.
+        CLIENTS: Open clients of the agent.
+        RECONCILER: A reconciler.
+        KEY: An idempotency key.
+        THREAD: A thread: the function is not ``async def``.
+        TIMEOUT: A timeout.
+        SHARED: A result that the store holds once.
+        RESULT_TYPE: A result of a declared type.
+    """
+
+    UNKNOWN = "unknown"
+    CLIENTS = "clients"
+    RECONCILER = "reconciler"
+    KEY = "key"
+    THREAD = "thread"
+    TIMEOUT = "timeout"
+    SHARED = "shared"
+    RESULT_TYPE = "result_type"
+
+
 class StepSettings(TypedDict, total=False):
     """Settings of a durable step that change no types."""
 
@@ -284,6 +308,21 @@ class DurableCallable(Generic[_P, _T_co]):
             function = function.func
         kind = function if hasattr(function, "__qualname__") else type(function)
         return f"{kind.__module__}:{kind.__qualname__}"
+
+    @cached_property
+    def features(self) -> frozenset[Feature]:
+        """What its calls need."""
+        present = {
+            Feature.UNKNOWN: self.unknown is not None,
+            Feature.CLIENTS: bool(self.clients),
+            Feature.RECONCILER: self.reconciler is not None,
+            Feature.KEY: self.wants_key,
+            Feature.THREAD: not self.is_async,
+            Feature.TIMEOUT: self.seconds is not None,
+            Feature.SHARED: self.shared,
+            Feature.RESULT_TYPE: self.result_type is not None,
+        }
+        return frozenset(feature for feature, is_present in present.items() if is_present)
 
     @cached_property
     def seconds(self) -> float | None:

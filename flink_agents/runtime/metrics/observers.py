@@ -43,6 +43,7 @@ class Observers:
         input_blocked: Called with identity, key and number of a run whose input waits for a suspended run;
             None if no observer reads notes.
         end_notes: Called at the end of a run with notes, in place of ``phase_changed`` of their reader.
+        call_begun_anew: Like ``call_begun``, for calls that no earlier attempt made. None without observers.
         call_content: None if it has no observer, so that the content is not built.
         call_request: Like ``call_content``, for requests. Omits observers that need no requests.
         events_sent: None if it has no observer, so that the types are not computed.
@@ -87,7 +88,7 @@ class Observers:
             for observer in (self.others if third_party is None else third_party)
             if _overrides(observer, name)
         ]
-        return methods[0] if len(methods) == 1 else _notify_all(methods) if methods else None
+        return _notify_all_or_none(methods)
 
     def _dispatch_actions(self) -> None:
         """Set the functions for runs, actions, events and memory."""
@@ -107,6 +108,14 @@ class Observers:
     def _dispatch_calls(self) -> None:
         """Set the functions for durable calls, and for calls of agents."""
         self.call_begun = self._dispatch("call_begun") or _ignore
+        # The metrics only count calls that are made again.
+        self.call_begun_anew = _notify_all_or_none(
+            [
+                _harmless(observer, "call_begun", self._failed)
+                for observer in self.others
+                if _overrides(observer, "call_begun")
+            ]
+        )
         self.call_attempt_failed = self._dispatch("call_attempt_failed") or _ignore
         self.call_retried = self._dispatch("call_retried") or _ignore
         self.call_recorded = self._dispatch("call_recorded") or _ignore
@@ -145,6 +154,11 @@ def _overrides(observer: RunObserver, name: str) -> bool:
 
 def _ignore(*arguments: Any) -> None:
     """Do nothing, in place of a method that no observer overrides."""
+
+
+def _notify_all_or_none(methods: Sequence[Callable[..., None]]) -> Callable[..., None] | None:
+    """Return a function that calls all methods; the method itself if there is one, None if there is none."""
+    return methods[0] if len(methods) == 1 else _notify_all(methods) if methods else None
 
 
 def _notify_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:

@@ -1,7 +1,6 @@
-"""The attempts of one durable call: asks the reconciler, calls the function, waits, retries.
+"""The attempts of one durable call: calls the function, waits, retries.
 
-``async def`` functions run on the event loop. Other functions run in a thread: for actions on the loop, in a
-thread of the pool; for actions in a thread, in that same thread. So no thread of the pool waits for another.
+What not every call has, such as a thread or a reconciler, is a stage: see ``stages``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import hashlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from functools import lru_cache, partial
@@ -23,12 +22,9 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import (
     IDEMPOTENCY_KEY,
-    NOT_DONE,
     DurableCallable,
     RetryableError,
-    takes_argument,
 )
-from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.runtime.concurrency.bridge import (
     Bridge,
     cancelled_from_outside,
@@ -50,7 +46,7 @@ from flink_agents.runtime.serde.redacted import redacted
 
 _log = bounded_logger("flink_agents.durable")
 
-_NO_CLIENTS: dict[str, Any] = {}
+NO_CLIENTS: dict[str, Any] = {}
 """The clients of most calls."""
 
 
@@ -78,6 +74,9 @@ class AttemptEnded(Exception):
 class AttemptedCall(WaitPhase):
     """The function of a durable call and its attempts, for which the run of the call waits.
 
+    This class calls an ``async def`` function on the loop. What other calls need besides is a stage, which
+    ``stages`` adds: a thread, a timeout, clients, a key, a reconciler.
+
     Args:
         step: The execution of an action that makes the call.
         callable_: The function and its settings.
@@ -88,6 +87,7 @@ class AttemptedCall(WaitPhase):
         step: The execution of an action that makes the call.
         number: Its number among the calls of its task; see ``journal.calls``.
         may_have_run: True if an intent is recorded, so that the call may have taken effect.
+        announces: True if the run must be bound to its input before the function is called.
         attempts: The number of attempts so far.
         task: The task that makes the call.
         in_own_task: True if that is the action's own task.
@@ -95,42 +95,32 @@ class AttemptedCall(WaitPhase):
         inside: True from the start of the function, or the reconciler, until its result is taken.
         recording: True while the result is being recorded.
         ended: Ends with the call; None until something waits for that.
+        clients: The open clients that the function gets, by name.
     """
+
+    # Attributes of the class, because most calls never change these.
+    announces = False
+    phase = Phase.CALL
+    awaited: Any = None
+    thread: int | None = None
+    attempts = 0
+    task: asyncio.Task[Any] | None = None
+    variables: Context | None = None
+    in_own_task = inside = recording = False
+    clients: Mapping[str, Any] = NO_CLIENTS
+    ended: asyncio.Future[None] | None = None
 
     number: Number
     may_have_run: bool
     _data: bytes
     _plain: tuple[Sequence[Any], Mapping[str, Any]] | None
 
-    __slots__ = (
-        "_bridge",
-        "_callable",
-        "_data",
-        "_plain",
-        "_threads",
-        "attempts",
-        "ended",
-        "in_own_task",
-        "inside",
-        "may_have_run",
-        "number",
-        "recording",
-        "step",
-        "task",
-        "variables",
-    )
-
     def __init__(self, step: ActionRun, callable_: DurableCallable, threads: Threads, bridge: Bridge) -> None:
-        super().__init__(Phase.CALL, callable_.identity)
+        # Not the constructor of the base class: each event comes here.
         self.step = step
         self._callable = callable_
         self._threads = threads
         self._bridge = bridge
-        self.attempts = 0
-        self.variables: Context | None = None
-        self.in_own_task = self.inside = self.recording = False
-        self.task: asyncio.Task[Any] | None = None
-        self.ended: asyncio.Future[None] | None = None
 
     @property
     def key(self) -> str | None:
@@ -141,7 +131,7 @@ class AttemptedCall(WaitPhase):
     @property
     def what(self) -> str:
         """The call as text, with a note if its result is being recorded."""
-        text = f"durable call {self._what}"
+        text = f"durable call {self._callable.identity}"
         return f"{text}, whose result is being recorded" if self.recording else text
 
     @property
@@ -169,95 +159,74 @@ class AttemptedCall(WaitPhase):
         self.awaited = self.thread = None
 
     async def execute(self) -> Any:
-        """Return the result of the function; each attempt gets a copy of the arguments.
-
-        If the call may have been made before, its reconciler comes first.
+        """Return the result of the function, attempt by attempt.
 
         Raises:
             CallFailed: It failed for good.
         """
-        # A tool that must not be repeated: its outcome stays unknown.
-        if self.step.run.cut_off is not None and self._was_cut_off:
-            return self._unknown_result("the action was cancelled during the call")
-        reconciler = self._callable.reconciler if self.may_have_run else None
         retry_state: RetryState | None = None
         while True:
             self.attempts += 1
             try:
-                clients = await self._open_clients() if self._callable.clients else _NO_CLIENTS
-                if reconciler is not None:
-                    # First: if the last attempt took effect, the function must not run.
-                    question = self._bind_reconciler(reconciler, clients)
-                    value = await self._result_of(question, inspect.iscoroutinefunction(reconciler))
-                    if value is not NOT_DONE:
-                        return value
-                    reconciler = None
-                    self.leave_function()
-                value = await self._result_of(self._bind(clients), self._callable.is_async)
-                if self.variables is not None and own_cancellations in self.variables:
-                    await end_own_cancellations(self._take_own_cancellations())
-                return value
+                return await self.attempt()
             except BaseException as error:
                 if (count := self._take_own_cancellations()) and not is_close(error):
                     # They are the failure of the function, and would meet the action's code.
                     await end_own_cancellations(count)
                 if is_close(error) or cancelled_from_outside(error):
-                    # Before the cancellation continues: the next attempt of the action has to know.
-                    self._note_cut_off()
+                    self.note_cut_off()
                     raise
                 retry_state = self._next_attempt(retry_state, redacted(thrown(error)))
                 if retry_state is None:
-                    return self._fail_or_unknown(error)
+                    return self.end_without_result(error)
             finally:
                 self.leave_function()
             await self._pause(retry_state.delay)
 
-    def _fail_or_unknown(self, error: BaseException) -> Any:
-        """Return the result of a call whose outcome is unknown; else raise.
+    def attempt(self) -> Awaitable[Any]:
+        """Call the function; returns an awaitable of its result."""
+        return self.call_async(self.bind())
+
+    async def call_async(self, function: partial[Any]) -> Any:
+        """Call an ``async def`` function, and return its result."""
+        self.variables = context = isolated()
+        self.enter_function()
+        inner, awaited = context.run(_begin_inside, function, self.task)
+        if inner is not None:
+            self.awaited = inner
+            awaited = await in_context(
+                context, inner, _resume_inside, function.func, self.task, awaited=awaited
+            )
+        if own_cancellations in context:
+            await self.settle_cancellations()
+        return awaited
+
+    # -- what stages replace ------------------------------------------------------------
+
+    def bind(self) -> partial[Any]:
+        """Return the function bound to the arguments of an attempt."""
+        callable_ = self._callable
+        if self._plain is not None:
+            args, kwargs = self._plain
+            return partial(callable_.function, *args, **kwargs)
+        return self.bind_copies(callable_, False, NO_CLIENTS)
+
+    def note_cut_off(self) -> None:
+        """Note that the action was cancelled during the call. Its next attempt repeats most calls."""
+
+    def end_without_result(self, error: BaseException) -> Any:
+        """Return a result in place of the one that no attempt has returned; else raise.
 
         A variable of the frame that called the function would be in a cycle with the traceback of the error.
 
         Raises:
             CallFailed: The call failed for good.
         """
-        if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
-            return self._unknown_result(f"it took longer than {self._callable.seconds:g} seconds")
         raise CallFailed(redacted(thrown(error))) from None
 
-    @property
-    def _was_cut_off(self) -> bool:
-        """True if the action was cancelled during this call before, so that it must not be repeated."""
-        cut_off = self.step.run.cut_off
-        return cut_off is not None and (self.step.path, self.number) in cut_off
+    # -- parts of attempts --------------------------------------------------------------
 
-    def _note_cut_off(self) -> None:
-        """Note for the next attempt of the action that the call may have taken effect."""
-        unknown = self._callable.unknown
-        if unknown is not None and not unknown.repeats and self.inside:
-            run = self.step.run
-            run.cut_off = {*(run.cut_off or ()), (self.step.path, self.number)}
-
-    def _unknown_result(self, reason: str) -> Any:
-        """Return the result that the caller of a request gets if its outcome is unknown, for ``reason``."""
-        assert self._callable.unknown is not None
-        return self._callable.unknown.result(reason, self.key)
-
-    def _bind(self, clients: Mapping[str, Any]) -> partial[Any]:
-        """Return the function bound to a copy of the arguments, and to open clients by name."""
-        callable_ = self._callable
-        if self._plain is not None and not (callable_.wants_key or clients):
-            args, kwargs = self._plain
-            return partial(callable_.function, *args, **kwargs)
-        return self._bind_copies(callable_, callable_.wants_key, clients)
-
-    def _bind_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
-        """Return ``reconciler`` bound to a copy of the arguments, and to the key and clients it takes."""
-        taken_clients = {name: client for name, client in clients.items() if takes_argument(reconciler, name)}
-        return self._bind_copies(
-            DurableCallable(reconciler), takes_argument(reconciler, IDEMPOTENCY_KEY), taken_clients
-        )
-
-    def _bind_copies(
+    def bind_copies(
         self, callable_: DurableCallable, wants_key: bool, clients: Mapping[str, Any]
     ) -> partial[Any]:
         """Return a function bound to a copy of the arguments, and to the key and clients that it takes."""
@@ -267,18 +236,6 @@ class AttemptedCall(WaitPhase):
         if clients:
             args, kwargs = with_clients(callable_.positional, args, kwargs, clients)
         return partial(callable_.function, *args, **kwargs)
-
-    async def _open_clients(self) -> dict[str, Any]:
-        """Return the clients that the function needs, by name. Opens those that are not open yet."""
-        clients = self.step.shared.services.clients
-        opened_clients = dict[str, Any]()
-        for name in self._callable.clients:
-            with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
-                wait.awaited = partial(clients.opening_task, name)
-                opened = clients.get(name)
-                timely = opened if self._callable.seconds is None else within(self._deadline, opened)
-                opened_clients[name] = (await timely).peek()
-        return opened_clients
 
     def _next_attempt(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
         """Return the state of the next attempt, and report that there is one; None if there is none."""
@@ -319,17 +276,9 @@ class AttemptedCall(WaitPhase):
         with self.step.run.state.waiting(Phase.RETRY, reason), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)
 
-    def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
-        """Call ``function``. Await the returned object at once."""
-        self.variables = context = isolated()
-        if not is_async:
-            return self._result_in_thread(function, context)
-        self.enter_function()
-        self.awaited = context.run(function)
-        return self._in_time(function.func, self.awaited, context)
-
-    async def _result_in_thread(self, function: partial[Any], context: Context) -> Any:
+    async def call_in_thread(self, function: partial[Any]) -> Any:
         """Call a function in a thread; return its result, which is awaited on the loop if it can be."""
+        self.variables = context = isolated()
         results: list[Any] = []
 
         def call() -> None:
@@ -348,32 +297,35 @@ class AttemptedCall(WaitPhase):
         if self._callable.seconds is None:
             await self._threads.run(partial(context.run, call))
         else:
-            await self._threads.run_within(partial(context.run, call), self._deadline)
+            await self._threads.run_within(partial(context.run, call), self.deadline)
         (result,) = results
         # A function that is not async def may still return something to be awaited.
-        if not inspect.isawaitable(result):
-            return result
-        self.awaited = result
-        return await self._in_time(function.func, result, context)
+        if inspect.isawaitable(result):
+            self.awaited = result
+            inside = in_context(context, as_coroutine(result), resume_by_any_task, function.func)
+            context.run(durable_function.set, function.func)
+            result = await (inside if self._callable.seconds is None else self.in_time(inside, context))
+        if own_cancellations in context:
+            await self.settle_cancellations()
+        return result
 
-    def _in_time(
-        self, function: Callable[..., Any], result: Awaitable[Any], context: Context
-    ) -> Awaitable[Any]:
-        """Return an awaitable for what a function returned, with the timeout of the call if it has one."""
-        inside = _await_inside(function, result, context)
-        if self._callable.seconds is None:
-            return inside
+    async def in_time(self, inside: Awaitable[Any], context: Context) -> Any:
+        """Await code of the function, which runs in a context, until the timeout of the call."""
         wait = ThreadWait(thread_wait.get(), seconds_of(asyncio.get_running_loop()))
         context.run(thread_wait.set, wait)
-        return within(self._deadline, self._settled(inside), wait=wait)
+        return await within(self.deadline, self._settled(inside), wait=wait)
 
     async def _settled(self, inside: Awaitable[Any]) -> Any:
         """Await code of the function in the task that its deadline cancels."""
         try:
             return await inside
         finally:
-            if count := self._take_own_cancellations():
-                await end_own_cancellations(count)
+            await self.settle_cancellations()
+
+    async def settle_cancellations(self) -> None:
+        """Let the cancellations of the running task by code of the function take effect, if there are any."""
+        if count := self._take_own_cancellations():
+            await end_own_cancellations(count)
 
     def _take_own_cancellations(self) -> int:
         """Take the number of cancellations of the running task that code of the function has requested."""
@@ -382,7 +334,7 @@ class AttemptedCall(WaitPhase):
         return 0 if variables is None else variables.get(own_cancellations, 0)
 
     @property
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
         """The timeout of the call, with the text and place that its error shows."""
         callable_ = self._callable
         return Deadline(f"durable call {callable_.identity}", self.step.action.where, callable_.seconds)
@@ -413,17 +365,25 @@ def _default_policy() -> RetryPolicy:
 # -- code of durable functions ----------------------------------------------------------
 
 
-def _await_inside(
-    function: Callable[..., Any], awaitable: Awaitable[Any], context: Context
-) -> Awaitable[Any]:
-    """Return an awaitable that runs ``awaitable``, and the tasks that it starts, as code of ``function``.
+def _begin_inside(function: partial[Any], task: asyncio.Task[Any] | None) -> tuple[Any, Any]:
+    """Call a function in its context, and execute its coroutine until it waits.
 
     Context variables that it sets do not reach its caller. A replay would not set them either.
+
+    Returns:
+        The coroutine and the object that it awaits; None and the result of a function that did not wait.
     """
-    if not isinstance(awaitable, CoroutineType):
-        awaitable = _await_any(awaitable)
-    context.run(durable_function.set, function)
-    return in_context(context, awaitable, _resume_inside, function)
+    inner = as_coroutine(function())
+    durable_function.set(function.func)
+    try:
+        return inner, _resume_inside(function.func, task, inner.send, None)
+    except StopIteration as stop:
+        return None, stop.value
+
+
+def as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """Return a coroutine that awaits an object: itself, if it is one."""
+    return awaitable if isinstance(awaitable, CoroutineType) else _await_any(awaitable)
 
 
 async def _await_any(awaitable: Awaitable[Any]) -> Any:
@@ -431,14 +391,18 @@ async def _await_any(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-def _resume_inside(function: Callable[..., Any], resume: Callable[[Any], Any], value: Any) -> Any:
+def _resume_inside(
+    function: Callable[..., Any],
+    task: asyncio.Task[Any] | None,
+    resume: Callable[[Any], Any],
+    value: Any,
+) -> Any:
     """Resume a coroutine with ``value`` as code of ``function``; returns the object that it awaits next.
 
     Counts the cancellations of the task that the code requests itself.
     """
     previous_function = running.function
     running.function = function
-    task = asyncio.current_task()
     requests = 0 if task is None else task.cancelling()
     try:
         return resume(value)
@@ -446,3 +410,8 @@ def _resume_inside(function: Callable[..., Any], resume: Callable[[Any], Any], v
         running.function = previous_function
         if task is not None and (count := task.cancelling() - requests):
             own_cancellations.set(max(0, own_cancellations.get() + count))
+
+
+def resume_by_any_task(function: Callable[..., Any], resume: Callable[[Any], Any], value: Any) -> Any:
+    """Resume a coroutine as :func:`_resume_inside` does, in the running task."""
+    return _resume_inside(function, asyncio.current_task(), resume, value)

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
-from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
@@ -25,9 +24,8 @@ from flink_agents.runtime.execution.calls.delivery import Delivery, current_deli
 from flink_agents.runtime.execution.calls.durable_code import Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.pending import FutureOutcome
-from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
+from flink_agents.runtime.execution.calls.results import misfit_error, result_error
 from flink_agents.runtime.journal.calls import Number, Outcome
-from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
@@ -57,7 +55,10 @@ class DurableCall(AttemptedCall):
         Mismatch: Another call was recorded under its number.
     """
 
-    __slots__ = ("_delivery", "_in_flight", "_raised", "after", "identity", "recorded")
+    recorded: CallRecord | None
+    # The exception that the function just raised, until the action gets it.
+    _raised: BaseException | None = None
+    after: Mapping[Number, Outcome] = _NOTHING_SEEN
 
     def __init__(
         self,
@@ -69,20 +70,24 @@ class DurableCall(AttemptedCall):
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> None:
-        super().__init__(step, callable_, threads, in_flight.bridge)
+        # All attributes are set here: each call comes this way.
+        self.step = step
+        self._callable = callable_
+        self._threads = threads
+        self._bridge = in_flight.bridge
         self._in_flight = in_flight
         self._delivery = delivery
-        # The exception that the function just raised, until the action gets it.
-        self._raised: BaseException | None = None
         self._data, self.identity = encode_arguments(in_flight.codec, callable_, args, kwargs)
-        values = (*args, *kwargs.values())
-        is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
+        is_plain = UNCHANGING.issuperset(map(type, args)) and not kwargs
+        if not is_plain:
+            is_plain = all(map(is_unchanging, (*args, *kwargs.values())))
         self._plain = (args, kwargs) if is_plain else None
-        task = delivery.task_path()
+        task = delivery.task_path() if delivery.tasks or delivery.closed else ""
         matched = delivery.match_call(task, self.identity, self._is_former)
         self.number, self.recorded, self.may_have_run = matched
-        # A copy, because outcomes that come later do not belong to this call's history.
-        self.after = delivery.seen_by(task) if delivery.unrecorded else _NOTHING_SEEN
+        if delivery.unrecorded:
+            # A copy, because outcomes that come later do not belong to this call's history.
+            self.after = delivery.seen_by(task)
 
     def _is_former(self, recorded: CallIdentity) -> bool:
         """Return True if a recorded call is this one, as code with former classes or parameters made it."""
@@ -137,14 +142,25 @@ class DurableCall(AttemptedCall):
         on_call = self._in_flight.on_call
         if on_call is not None:
             on_call(step, self)
-        what = step.run.state, step.action.name, self.identity.function, self.number
         if self.recorded is not None:
-            observers.call_replayed(*what, self.recorded)
-        else:
-            assert step.run.journal is not None
-            observers.call_begun(*what, step.run.journal.was_interrupted)
-            if (tell := observers.call_request) is not None:
-                tell(*what, "request", self.identity.request)
+            observers.call_replayed(
+                step.run.state, step.action.name, self.identity.function, self.number, self.recorded
+            )
+            return
+        journal = step.run.journal
+        assert journal is not None
+        is_again = journal.was_interrupted
+        if (tell := observers.call_begun if is_again else observers.call_begun_anew) is not None:
+            tell(step.run.state, step.action.name, self.identity.function, self.number, is_again)
+        if (tell := observers.call_request) is not None:
+            tell(
+                step.run.state,
+                step.action.name,
+                self.identity.function,
+                self.number,
+                "request",
+                self.identity.request,
+            )
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
@@ -163,7 +179,8 @@ class DurableCall(AttemptedCall):
         """Return or raise the result in the action."""
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
-            return self._decode(outcome)
+            assert outcome.value is not None
+            return self.unpack_result(outcome.value, outcome)
         raised = self._raised
         self._raised = None
         # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
@@ -184,14 +201,13 @@ class DurableCall(AttemptedCall):
             The outcome; None if ``pending`` delivers it.
         """
         delivery = self._delivery
-        callable_ = self._callable
         if pending is not None:
             delivery.performing.append(pending)
         self._in_flight.begin(self, delivery.main if pending is None else None)
         try:
             try:
                 # Before the function runs: ids that it gets must be bound to the input of this run.
-                if callable_.wants_key or callable_.reconciler is not None or self.step.run.lineage.known:
+                if self.announces or self.step.run.lineage.known:
                     await self._announce()
                 value = await self.execute()
             except BaseException as error:
@@ -233,7 +249,7 @@ class DurableCall(AttemptedCall):
         delivery = self._delivery
         if pending is not None and delivery.closed:
             return None
-        outcome = self._record(None, self._describe(raised), (delivery.next_place(), delivery.elapsed()))
+        outcome = self._failure(raised, (delivery.next_place(), delivery.elapsed()))
         self._notify_failed(raised, outcome)
         self._raised = raised
         if pending is None:
@@ -274,32 +290,29 @@ class DurableCall(AttemptedCall):
         unusable: BaseException | None = None
         try:
             try:
-                data = self._encode(value)
-                if self._callable.shared:
-                    data = await self._values.packed(data)
-                record = self._record(data, None, place)
-                stored = await self._store(record)
+                stored = await self.store_outcome(self.success(self._encode(value), place))
             except (DurableResultError, RecordTooLargeError) as refused:
                 # The call took effect and must not be repeated. So this error is its outcome.
                 unusable = result_error(self.step, self.identity, self.number.nth, refused)
-                record = self._record(None, self._describe(unusable), place)
-                stored = await self._store(record)
+                stored = await self.store_outcome(self._failure(unusable, place))
         except Exception as error:
             # The outcome has no record and will never be delivered. So the attempt must end.
             self._in_flight.fail(error)
             raise
+        outcome = stored[self.number]
+        assert isinstance(outcome, CallRecord)
         state = self.step.run.state
         action = self.step.action.name
-        if (tell := self._in_flight.observers.recorded) is not None:
-            tell(state, action, stored)
+        observers = self._in_flight.observers
+        if (tell := observers.recorded) is not None:
+            tell(state, action, len(stored))
         if unusable is not None:
-            self._notify_failed(unusable, record)
-            return record
-        what = state, action, self.identity.function, self.number
-        if (tell := self._in_flight.observers.call_content) is not None:
-            tell(*what, "result", value)
-        self._in_flight.observers.call_recorded(*what)
-        return record
+            self._notify_failed(unusable, outcome)
+            return outcome
+        if (tell := observers.call_content) is not None:
+            tell(state, action, self.identity.function, self.number, "result", value)
+        observers.call_recorded(state, action, self.identity.function, self.number)
+        return outcome
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
         """Notify observers that the call failed for good, or that its result cannot be recorded."""
@@ -308,34 +321,32 @@ class DurableCall(AttemptedCall):
             step.run.state, step.action.name, self.identity.function, self.number, error, record.ended_at
         )
 
-    @property
-    def _values(self) -> SharedValues:
-        """The values that calls with ``shared=True`` store once for all runs."""
-        journals = self.step.shared.journals
-        assert journals is not None
-        return journals.values
+    def store_outcome(self, outcome: CallRecord) -> Coroutine[Any, Any, Mapping[Number, Outcome]]:
+        """Store the outcome, with earlier ones that the action had seen and that were not stored yet.
 
-    def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
-        """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
+        Returns:
+            A coroutine that ends when they are durable, and returns all of them.
+        """
         delivery = self._delivery
         outcomes = delivery.still_unrecorded(self.after) if self.after else {}
-        outcomes[self.number] = record
+        outcomes[self.number] = outcome
         journal = self.step.run.journal
         assert journal is not None
         append = partial(journal.add_outcomes, self.step.path, outcomes)
         return self._in_flight.store(append, delivery, outcomes, late=True)
 
-    def _record(
-        self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]
-    ) -> CallRecord:
-        """Return the record of an outcome: the bytes of a result, or the recorded form of an error."""
+    def success(self, data: bytes, place: tuple[int, int]) -> CallRecord:
+        """Return the record of a result, from its bytes and its place."""
         order, elapsed = place
-        record = CallRecord(
-            self.identity, value, error, self.attempts, int(time.time() * 1000), order, elapsed
-        )
-        if value is None or self._callable.result_type is None:
-            return record
-        return record._replace(result_type=result_type_of(self._callable.result_type).text)
+        ended_at = int(time.time() * 1000)
+        return CallRecord(self.identity, data, None, self.attempts, ended_at, order, elapsed)
+
+    def _failure(self, error: BaseException, place: tuple[int, int]) -> CallRecord:
+        """Return the record of a failure, with its place."""
+        order, elapsed = place
+        ended_at = int(time.time() * 1000)
+        form = self._describe(error)
+        return CallRecord(self.identity, None, form, self.attempts, ended_at, order, elapsed)
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
         """Return the recorded form of a failure, cut to the size that its record can hold."""
@@ -349,27 +360,20 @@ class DurableCall(AttemptedCall):
         Raises:
             DurableResultError: It does not have the declared type, or cannot be encoded.
         """
-        codec = self._in_flight.codec
-        result_type = self._callable.result_type
         try:
-            if result_type is not None:
-                return result_type_of(result_type).encode(codec, value)
-            return codec.encode(value)
+            return self.pack_result(value)
         except ValidationError as error:
-            raise misfit_error(result_type, value, error) from error
+            raise misfit_error(self._callable.result_type, value, error) from error
         except Exception as error:
             raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
-    def _decode(self, record: CallRecord) -> Any:
-        """Return a recorded result, of the declared type."""
-        assert record.value is not None
-        codec = self._in_flight.codec
-        data = self._values.unpacked(record.value) if self._callable.shared else record.value
-        result_type = self._callable.result_type
-        if result_type is None:
-            return codec.decode(data)
-        # Pydantic made the value. So its messages count as data, like those of a record.
-        return as_data(result_type_of(result_type).decode(codec, data, record.result_type))
+    def pack_result(self, result: Any) -> bytes:
+        """Return the bytes of a result; raises if it has none."""
+        return self._in_flight.codec.encode(result)
+
+    def unpack_result(self, data: bytes, outcome: CallRecord) -> Any:
+        """Return the result whose bytes the record of an outcome has."""
+        return self._in_flight.codec.decode(data)
 
 
 class PendingCall(FutureOutcome):

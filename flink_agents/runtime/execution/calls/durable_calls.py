@@ -21,13 +21,14 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
-from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.call import PendingCall
 from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.calls.durable_code import CallingThread, Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.calls.pending import PendingOutcome
 from flink_agents.runtime.execution.calls.results import check_result_type
+from flink_agents.runtime.execution.calls.stages import call_type
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited, suspend_at_rest
@@ -98,7 +99,8 @@ class DurableCalls:
         delivery = step.delivery or self.delivery_of(step)
         step.calls = delivery
         try:
-            call = DurableCall(self.in_flight, step, delivery, callable_, args, kwargs, threads or self._pool)
+            make = call_type(callable_.features)
+            call = make(self.in_flight, step, delivery, callable_, args, kwargs, threads or self._pool)
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
         value = delivery.unawaited[call.number] = call.value()

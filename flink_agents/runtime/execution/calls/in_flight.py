@@ -8,7 +8,7 @@ Nothing starts in that period: no call, and no retry of a call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 from flink_agents.api.common.logs import bounded_logger
@@ -58,12 +58,12 @@ class CallsInFlight:
 
     async def store(
         self,
-        append: Callable[[], Coroutine[Any, Any, None]],
+        append: Callable[[], Awaitable[None]],
         delivery: Delivery | None = None,
         outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
         late: bool = False,
-    ) -> int:
-        """Store records, wait until they are durable, and return the number of outcomes among them.
+    ) -> Mapping[Number, Outcome]:
+        """Store records, wait until they are durable, and return the outcomes among them.
 
         If they cannot be stored, the attempt of the job ends. Then this waits for the cancellation.
         What cancelled actions do in their clean-up is not recorded.
@@ -92,7 +92,7 @@ class CallsInFlight:
             else:
                 if delivery is not None and outcomes:
                     delivery.mark_recorded(outcomes)
-                return len(outcomes)
+                return outcomes
             # Outside of the handler: a frame that waits inside would keep the error alive as its context.
             await self._wait_for_end()
         except asyncio.CancelledError:
