@@ -90,7 +90,10 @@ class RunExecutor(FailurePolicies):
             run.steps = self._walk(run)
         for step in run.steps:
             if self.may_wait:
-                if await self._is_replayed(step):
+                is_new = step.retry_state is None and run.waits is None
+                if not (is_new and (run.journal is None or run.journal.is_blank)) and await self._is_replayed(
+                    step
+                ):
                     continue
             elif step.action.off_thread or step.retry_state is not None:
                 # A further attempt may have to pause first.
@@ -126,8 +129,8 @@ class RunExecutor(FailurePolicies):
             RunSuspended: The run is suspended, whatever its code did with the cancellation.
             ContextMisuseError: The code swallowed it again and again.
         """
-        if self.may_wait:
-            await self._take_turn(step)
+        if self.may_wait and (turn := self._take_turn(step)) is not None:
+            await turn
         raised: BaseException | None = None
         try:
             started = clock()
@@ -173,8 +176,8 @@ class RunExecutor(FailurePolicies):
         """Prepare an attempt; returns True if a record has its effects."""
         raise NotImplementedError
 
-    async def _take_turn(self, step: ActionRun) -> None:
-        """Wait until an attempt may start, and give it a slot."""
+    def _take_turn(self, step: ActionRun) -> Awaitable[None] | None:
+        """Give an attempt a slot; returns an awaitable if it has to wait until it may start."""
         raise NotImplementedError
 
     async def _call_in_thread(self, step: ActionRun, variables: Context) -> None:

@@ -87,6 +87,7 @@ class Slot:
         slots: The slots of ``run.max-in-flight``.
         state: The state of the run, which shows what it waits for.
         limiter: The limits of the action, which the execution has acquired; None if there are none.
+        held: True if the execution has taken one of the slots.
 
     Attributes:
         state: The state of the run, which shows what it waits for.
@@ -94,11 +95,13 @@ class Slot:
 
     __slots__ = ("_ended", "_held", "_limiter", "_slots", "_waits", "state")
 
-    def __init__(self, slots: Slots, state: RunState, limiter: Limiter | None = None) -> None:
+    def __init__(
+        self, slots: Slots, state: RunState, limiter: Limiter | None = None, held: bool = False
+    ) -> None:
         self._slots = slots
         self._limiter = limiter
         self.state = state
-        self._held = False
+        self._held = held
         self._ended = False
         self._waits = 0
 

@@ -29,7 +29,7 @@ from flink_agents.runtime.execution.calls.pending import TimedCode
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.executor import RunExecutor
 from flink_agents.runtime.execution.failures import ENDS
-from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
+from flink_agents.runtime.execution.limits import Limiter, RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import failure_of
@@ -109,8 +109,8 @@ class LoopExecutor(RunExecutor):
         state.begun += step.retry_state.delay
 
     @override
-    async def _take_turn(self, step: ActionRun) -> None:
-        """Wait until an attempt may start on the event loop, and give it a slot."""
+    def _take_turn(self, step: ActionRun) -> Awaitable[None] | None:
+        """Give an attempt on the event loop a slot; returns an awaitable if it has to wait for that."""
         state = step.run.state
         if state.ended_by is not None:
             # Its code caught the cancellation and continued.
@@ -121,6 +121,14 @@ class LoopExecutor(RunExecutor):
         if (waits := step.run.waits) is not None and step.retry_state is None:
             step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
         limiter = self._limits.of_action(step.action)
+        if limiter is None and self.slots.take_now():
+            step.slot = Slot(self.slots, state, None, True)
+            return None
+        return self._wait_for_turn(step, limiter)
+
+    async def _wait_for_turn(self, step: ActionRun, limiter: Limiter | None) -> None:
+        """Wait for the limits of the action, and for a slot."""
+        state = step.run.state
         if limiter is not None:
             # The limit first, then the slot. An execution with a slot never waits for a limit.
             await limiter.acquire(state)
@@ -241,10 +249,10 @@ class LoopExecutor(RunExecutor):
         # The watchdog finds it in the context of the task. Tasks that the code starts inherit it from that of
         # the code, so that they can be cancelled at the end.
         current_step.set(step)
-        variables.run(current_step.set, step)
-        # The deadline does not count the time that its calls wait for a thread.
-        variables.run(thread_wait.set, thread_wait.get())
-        step.task = asyncio.current_task()
+        if (wait := thread_wait.get()) is not None:
+            # The deadline does not count the time that its calls wait for a thread.
+            variables.run(thread_wait.set, wait)
+        step.task = asyncio.current_task(self.durable.in_flight.bridge.loop)
         variables.run(self.durable.enter, step)
         if step.action.settings.timeout is not None:
             self._limit_time(step, "", "")

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, WaitRecord
@@ -186,19 +187,21 @@ class ExecutionOutcomes:
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_counts", "_records", "attempts", "call_count", "ended", "mismatch", "unrecorded", "unsure")
+    # Attributes of the class, because most executions never change these.
+    ended = call_count = 0
+    unrecorded: dict[Number, Outcome] = cast("Any", MappingProxyType({}))
+    unsure: dict[Number, Outcome] = cast("Any", MappingProxyType({}))
+    mismatch: Mismatch | None = None
+    attempts: tuple[str, ...] = ()
+    _is_replay = False
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
         self._counts: dict[tuple[RecordKind, str], int] = {}
-        # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
-        outcomes = records.outcomes
-        self.ended = 1 + max(outcome.order for outcome in outcomes.values()) if outcomes else 0
-        self.unrecorded: dict[Number, Outcome] = {}
-        self.unsure: dict[Number, Outcome] = {}
-        self.mismatch: Mismatch | None = None
-        self.call_count = 0
-        self.attempts: tuple[str, ...] = ()
+        if outcomes := records.outcomes:
+            self._is_replay = True
+            # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
+            self.ended = 1 + max(outcome.order for outcome in outcomes.values())
 
     def recorded(self, number: Number) -> Outcome | None:
         """Return the outcome that an earlier attempt recorded under ``number``, or None."""
@@ -290,6 +293,8 @@ class ExecutionOutcomes:
 
     def seen(self, number: Number, outcome: Outcome) -> None:
         """Note that an outcome was delivered to the action before it was recorded."""
+        if not self.unrecorded:
+            self.unrecorded = {}
         self.unrecorded[number] = outcome
 
     def seen_by(self, task: str) -> dict[Number, Outcome]:
@@ -310,8 +315,12 @@ class ExecutionOutcomes:
         """Return those of the given outcomes that are still not recorded."""
         return {number: outcome for number, outcome in outcomes.items() if number in self.unrecorded}
 
+    def note_unsure(self, outcomes: Mapping[Number, Outcome]) -> None:
+        """Note that the append of outcomes was cancelled: the store may have them or not."""
+        self.unsure = {**self.unsure, **outcomes}
+
     def take_unsure(self) -> dict[Number, Outcome]:
-        """Remove and return the outcomes whose append was cancelled: the store may have them or not."""
+        """Remove and return the outcomes whose append was cancelled."""
         unsure = self.unsure
         self.unsure = {}
         return unsure
@@ -319,8 +328,9 @@ class ExecutionOutcomes:
     def mark_recorded(self, recorded: Mapping[Number, Outcome]) -> None:
         """Note that outcomes were recorded. Further attempts of the execution get the same ones."""
         self._records.outcomes.update(recorded)
-        for number in recorded:
-            self.unrecorded.pop(number, None)
+        if self.unrecorded:
+            for number in recorded:
+                self.unrecorded.pop(number, None)
 
     def note_mismatch(self, mismatch: Mismatch) -> Mismatch:
         """Note that the replay does not match the records, and return the first mismatch, for raising."""
@@ -334,7 +344,7 @@ class ExecutionOutcomes:
         Raises:
             Mismatch: It did not ask for all recorded outcomes, or did not match before.
         """
-        if self.mismatch is None:
+        if self.mismatch is None and self._is_replay:
             unread = [
                 number
                 for number in self._records.outcomes

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import Record, check_records
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
-from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
+from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_with_fields
 from flink_agents.runtime.serde.codec import FIX_VERSION, ValueCodec
 
 LAYOUT = 1
@@ -48,7 +48,7 @@ def input_digest(packed: bytes) -> bytes:
     If the value is nested too deeply, it is the digest of the bytes.
     """
     try:
-        return digest_of_bytes(packed)
+        return digest_with_fields(packed)[0]
     except UnserializableValueError:
         return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 

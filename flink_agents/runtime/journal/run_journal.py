@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords, step_name, steps_of
@@ -63,6 +62,14 @@ class RunJournal:
             the run recorded nothing.
     """
 
+    # Attributes of the class, because each run creates a journal, and most never change these.
+    has_waits = replayed = has_records = was_interrupted = bound = False
+    end: bytes | None = None
+    _binding: asyncio.Future[None] | None = None
+    _logged = 0
+    _unstored: dict[Record, None] | None = None
+    _has_ended = False
+
     def __init__(
         self,
         store: ActionStateStore | None,
@@ -83,15 +90,9 @@ class RunJournal:
         self._seq = seq
         self._part_seq = seq if part_seq is None else part_seq
         self._header = header
-        self.has_waits = self.replayed = self.has_records = self.was_interrupted = self.bound = False
-        self.end: bytes | None = None
-        self._binding: asyncio.Future[None] | None = None
         self._log = log
-        self._logged = 0
         self._steps: dict[str, StepRecords] = {}
         self.records: list[Record] = []
-        self._unstored: dict[Record, None] = {}
-        self._has_ended = False
         if records or suspension is not None:
             self._restore(records, suspension)
 
@@ -133,9 +134,15 @@ class RunJournal:
         return self._steps.keys()
 
     @property
+    def is_blank(self) -> bool:
+        """True as long as nothing of the run is recorded, and it has not waited."""
+        return not (self.has_records or self.has_waits or self.replayed)
+
+    @property
     def unstored(self) -> list[int]:
         """The positions of the records that are not in the store yet."""
-        return [place for place, record in enumerate(self.records) if record in self._unstored]
+        unstored = self._unstored or ()
+        return [place for place, record in enumerate(self.records) if record in unstored]
 
     def step(self, step: str) -> StepRecords:
         """Return the records of the execution with path ``step``; empty ones if there are none."""
@@ -160,6 +167,7 @@ class RunJournal:
         """Add records to those in memory. The store gets them with the next record."""
         self.records += records
         if self._has_store:
+            self._unstored = self._unstored or {}
             self._unstored.update(dict.fromkeys(records))
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
@@ -210,14 +218,14 @@ class RunJournal:
         intent = Record(RecordKind.INTENT, self._seq, step_name(step, number.task), number.nth, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
-    def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
-        """Return a coroutine that records at least one outcome; it ends when that is durable."""
+    def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Awaitable[None]:
+        """Record at least one outcome; returns an awaitable that ends when that is durable."""
         return self._append(self._outcomes(step, outcomes))
 
     def add_action(
         self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
-    ) -> Coroutine[Any, Any, None]:
-        """Return a coroutine that records the end of an execution; it ends when that is durable."""
+    ) -> Awaitable[None]:
+        """Record the end of an execution; returns an awaitable that ends when that is durable."""
         records = self._outcomes(step, outcomes) if outcomes else []
         records.append(self.end_of(step, record))
         # No later record can depend on a call that it did not make, so the next one may take its end along.
@@ -260,8 +268,8 @@ class RunJournal:
             records.append(Record(kind, self._seq, name, nth, outcome.pack(self._codec)))
         return records
 
-    def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
-        """Return a coroutine that appends records; it ends when they are durable."""
+    def _append(self, records: list[Record]) -> Awaitable[None]:
+        """Append records; returns an awaitable that ends when they are durable."""
         if self.has_waits:
             return self._append_all(records, records)
         # At once: if the append is cancelled, the store may have them, and then state has to have them, too.
@@ -284,10 +292,13 @@ class RunJournal:
             return
         self.has_records = True
         # They go with each append until one is stored: concurrent appends do not wait for each other.
-        reads = [] if self._log is None else self._new_reads(self._log)
-        logged = 0 if self._log is None else len(self._log.reads)
+        reads: list[Record] = []
+        logged = 0
+        if self._log is not None:
+            reads = self._new_reads(self._log)
+            logged = len(self._log.reads)
         # These records may depend on the unstored ones, so those go first.
-        unstored = list(self._unstored)
+        unstored = list(self._unstored or ())
         appended = [*reads, *unstored, *records]
         if not self.bound:
             # Like the reads, it goes with each append until one is stored. If the first append is rejected,
@@ -305,10 +316,12 @@ class RunJournal:
             self.bound = True
         # Only now, because all of this is recorded only if the append succeeded. Concurrent appends may have
         # logged more already.
-        self._logged = max(self._logged, logged)
-        self.records += [*reads, *filter(_is_kept, new_records)]
-        for record in unstored:
-            self._unstored.pop(record, None)
+        if reads or new_records:
+            self._logged = max(self._logged, logged)
+            self.records += [*reads, *filter(_is_kept, new_records)]
+        if self._unstored:
+            for record in unstored:
+                self._unstored.pop(record, None)
 
     def _new_reads(self, log: ReadLog) -> list[Record]:
         """Return the records of the reads of memory that are not stored yet."""

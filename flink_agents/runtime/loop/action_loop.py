@@ -11,6 +11,7 @@ import asyncio
 import gc
 import sys
 import threading
+from collections import deque
 from contextvars import Context, copy_context
 from types import FrameType
 from typing import Any
@@ -77,12 +78,22 @@ class ActionLoop(asyncio.SelectorEventLoop):
 
     moves_wall_clock = False
 
+    # Attributes of the base class, which typeshed does not have.
+    _closed: bool
+    _debug: bool
+    _ready: deque[asyncio.Handle]
+
     # typeshed gives the parameters of these methods types that no override can repeat.
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         """Schedule a call. It is counted if it belongs to an action."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         if delivery is None or delivery.closed:
-            return super().call_soon(callback, *args, context=context)
+            if self._debug or self._closed:
+                return super().call_soon(callback, *args, context=context)
+            # What the base class does without its checks: each wake of each task comes here.
+            handle = asyncio.Handle(callback, args, self, context)
+            self._ready.append(handle)
+            return handle
         if not delivery.counted:
             delivery.count(self)
         if not delivery.running:
@@ -206,7 +217,7 @@ def make_task(
     if step is not None:
         if step.delivery is not None and current_delivery.get() is None:
             # A durable function started it: it ends with that call.
-            step.delivery.others.append(task)
+            step.delivery.add_other(task)
             return task
         if step.tasks is None:
             step.tasks = []

@@ -341,7 +341,7 @@ class AgentLoop:
     async def _work(self, actor: KeyActor) -> None:
         """Execute the inputs of a key, one after the other, until none is left or one is suspended."""
         notified = False
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         try:
             # Read once: Flink's task thread may end it.
@@ -359,6 +359,7 @@ class AgentLoop:
                 actor.state = state = waiting.state
                 assert state is not None
                 state.begin(started)
+                notified = False
                 # A run that started on Flink's task thread continues here.
                 run = waiting.run or self._new_run(actor, waiting)
                 try:
@@ -366,7 +367,6 @@ class AgentLoop:
                 except RunSuspended as suspended:
                     await self.suspender.suspend(actor, waiting, suspended)
                     self.ended += 1
-                    notified = False
                     break
                 if waiting.suspension is not None:
                     self.suspender.settle(run, waiting.suspension)
@@ -385,8 +385,8 @@ class AgentLoop:
             # First: a new task for the key may start as soon as none is running.
             self._tasks.pop(task, None)
             actor.running = False
-            if actor.state is not None:
-                # No effect on a run that has succeeded: it is in a later phase.
+            if actor.state is not None and not notified:
+                # No effect on a run that was suspended: it is in a later phase.
                 actor.state.fail()
             if self.failure is not None:
                 actor.abandon()

@@ -96,7 +96,7 @@ def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
     """The next attempt of the action stores them before it begins: the calls are not made again."""
     calls = ExecutionOutcomes(StepRecords())
     number = calls.number(RecordKind.CALL, "")
-    calls.unsure[number] = call()
+    calls.note_unsure({number: call()})
     assert calls.take_unsure() == {number: call()}
     assert calls.take_unsure() == {}
 

@@ -202,7 +202,7 @@ class DurableCall(AttemptedCall):
         """
         delivery = self._delivery
         if pending is not None:
-            delivery.performing.append(pending)
+            delivery.add_call(pending)
         self._in_flight.begin(self, delivery.main if pending is None else None)
         try:
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, cast
 from zlib import crc32
@@ -85,6 +85,11 @@ class Delivery(ExecutionOutcomes):
     swallowed: SwallowedSuspension | None = None
     failing_paths: Collection[str] = ()
     deadlines: tuple[TimedCode, ...] = ()
+    awaits: tuple[str, ...] = ()
+    others: Sequence[asyncio.Task[Any]] = ()
+    performing: Sequence[PendingOutcome] = ()
+    tasks: Sequence[ActionTask] = ()
+    _replay: deque[tuple[Number, Outcome]] = deque()
     _expects = False
     _passed = -1
 
@@ -101,13 +106,10 @@ class Delivery(ExecutionOutcomes):
         self._stuck = stuck
         self._describe = describe
         self._bridge = bridge
-        self._replay = deque(records.in_order() if records.outcomes else ())
+        if records.outcomes:
+            self._replay = deque(records.in_order())
         self._seconds = bridge.seconds
         self._begun = self._origin = self._seconds()
-        self.awaits: dict[str, None] = {}
-        self.others: list[asyncio.Task[Any]] = []
-        self.performing: list[PendingOutcome] = []
-        self.tasks: list[ActionTask] = []
         self.unawaited: dict[Number, Coroutine[Any, Any, Any]] = {}
 
     def _open(self) -> None:
@@ -145,6 +147,21 @@ class Delivery(ExecutionOutcomes):
         self.ready -= 1
         if not (self.ready or self.running):
             self.deliver_next()
+
+    def add_call(self, pending: PendingOutcome) -> None:
+        """Note that a call starts beside other work of the action."""
+        self.performing = self.performing if isinstance(self.performing, list) else []
+        self.performing.append(pending)
+
+    def add_other(self, task: asyncio.Task[Any]) -> None:
+        """Note a task that a durable function of the action started."""
+        self.others = self.others if isinstance(self.others, list) else []
+        self.others.append(task)
+
+    def add_task(self, task: ActionTask) -> None:
+        """Note a task that the action started."""
+        self.tasks = self.tasks if isinstance(self.tasks, list) else []
+        self.tasks.append(task)
 
     def task_path(self) -> str:
         """Return the path of the running task; see ``journal.calls``."""
@@ -455,7 +472,7 @@ class Delivery(ExecutionOutcomes):
                 self.main.uncancel()
             self.main = None
         if self.tasks:
-            self.tasks = []
+            self.tasks = ()
         for coroutine in self.unawaited.values():
             # A call that was never awaited was not made.
             coroutine.close()
@@ -469,13 +486,17 @@ class Delivery(ExecutionOutcomes):
             for task in self._all_tasks():
                 future = getattr(task, "_fut_waiter", None)
                 if future is not None and future.done() and is_foreign(future, self):
-                    self.awaits[self._describe(task)] = None
+                    self._note_awaits([task])
 
     def _awaits_others(self) -> bool:
         """Return True if a task awaits something that is not an outcome, so it may continue without one."""
         waiting_tasks = [task for task in self._all_tasks() if awaits_foreign(task, self)]
-        self.awaits.update(dict.fromkeys(map(self._describe, waiting_tasks)))
+        self._note_awaits(waiting_tasks)
         return bool(waiting_tasks)
+
+    def _note_awaits(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Note the places where tasks await something that is not an outcome, each one once."""
+        self.awaits = tuple(dict.fromkeys((*self.awaits, *map(self._describe, tasks))))
 
     def _all_tasks(self) -> list[asyncio.Task[Any]]:
         """Return the tasks of the action that have not ended, its main one first."""

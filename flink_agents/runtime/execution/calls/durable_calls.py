@@ -20,7 +20,7 @@ from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.threads import WorkerPool
-from flink_agents.runtime.execution.action_run import ActionRun, journal_of
+from flink_agents.runtime.execution.action_run import ActionRun, current_step, journal_of
 from flink_agents.runtime.execution.calls.call import PendingCall
 from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.calls.durable_code import CallingThread, Threads
@@ -144,7 +144,11 @@ class DurableCalls:
     # -- ends of calls ----------------------------------------------------------------
 
     def enter(self, step: ActionRun) -> None:
-        """Make the running task the main task of ``step``. Tasks that it starts belong to it as well."""
+        """Make the running task the main task of ``step``; run it in the context of its code.
+
+        Tasks that the code starts inherit the context, and belong to the execution as well.
+        """
+        current_step.set(step)
         delivery = step.delivery or self.delivery_of(step)
         delivery.main = step.task
         delivery.ready = 0
@@ -224,7 +228,7 @@ class DurableCalls:
     async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
         """Stop calls that still run. A result that is being recorded is completed."""
         running = _running_calls(delivery, "")
-        delivery.performing = []
+        delivery.performing = ()
         await self._stop_calls(step, running)
         other_tasks = [task for task in delivery.others if not task.done()]
         for task in other_tasks:

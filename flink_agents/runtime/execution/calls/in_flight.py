@@ -98,7 +98,7 @@ class CallsInFlight:
         except asyncio.CancelledError:
             if delivery is not None:
                 # The append may or may not have reached the store. The action's next attempt must know that.
-                delivery.unsure.update(outcomes)
+                delivery.note_unsure(outcomes)
             raise
 
     async def _refuse(self, late: bool) -> None:

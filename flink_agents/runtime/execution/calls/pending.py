@@ -120,12 +120,14 @@ class TaskOwner(Protocol):
     Attributes:
         children: The number of tasks that the action started itself.
         own_tasks: The number of all its tasks without those of sub-agents.
-        tasks: All its tasks, in the order in which they were created.
     """
 
     children: int
     own_tasks: int
-    tasks: list[ActionTask]
+
+    def add_task(self, task: ActionTask) -> None:
+        """Note a task that the action started."""
+        ...
 
     def hash_of(self, ordinal: int) -> int:
         """Return the hash of the task with that number."""
@@ -162,7 +164,7 @@ class ActionTask(asyncio.Task[Any]):
             ordinal = delivery.own_tasks
             delivery.own_tasks += 1
         self._hash = delivery.hash_of(ordinal)
-        delivery.tasks.append(self)
+        delivery.add_task(self)
         super().__init__(coroutine, **options)
 
     def __hash__(self) -> int:
