@@ -8,7 +8,7 @@ has, and the run stops at the first attempt that needs one of them. The event lo
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, closing
 from contextvars import Context, copy_context
 from types import CoroutineType
@@ -242,26 +242,37 @@ class RunExecutor(FailurePolicies):
         finally:
             called_action_run.reset(token)
 
-    async def await_result(self, step: ActionRun) -> None:
-        """Await the awaitable that :meth:`call` left, on the loop's thread; run it in ``step.variables``."""
-        while step.awaited is not None:
-            awaited = step.awaited
-            step.awaited = None
-            if inspect.isasyncgen(awaited):
-                async with aclosing(cast("AsyncGenerator[Any, None]", awaited)) as events:
-                    async for event in events:
-                        if event is not None:
-                            step.emit(event)
-            else:
-                result = await cast("Awaitable[Any]", awaited)
-                if (route := self._shared.routes.by_class.get(type(result))) is not None:
-                    step.emit_routed(result, route)
-                elif result is not None:
-                    self._emit(step, result)
-        if step.unawaited is not None:
-            check_awaited(step)
-        if step.reads:
-            check_reads(step)
+    def take_code(self, step: ActionRun) -> Coroutine[Any, Any, Any]:
+        """Return a coroutine of the awaitable that :meth:`call` left, or the last one of these returned."""
+        awaited = step.awaited
+        step.awaited = None
+        if type(awaited) is CoroutineType:
+            return awaited
+        if inspect.isasyncgen(awaited):
+            return self._emit_generated(step, cast("AsyncGenerator[Any, None]", awaited))
+        return _await(awaited)
+
+    async def _emit_generated(self, step: ActionRun, generator: AsyncGenerator[Any, None]) -> None:
+        """Emit the events of an asynchronous generator."""
+        async with aclosing(generator) as events:
+            async for event in events:
+                if event is not None:
+                    step.emit(event)
+
+    def emit_result(self, step: ActionRun, result: Any) -> None:
+        """Emit what the code of an action returned in the end; run it in ``step.variables``.
+
+        Something to be awaited stays in ``step.awaited``.
+        """
+        if (route := self._shared.routes.by_class.get(type(result))) is not None:
+            step.emit_routed(result, route)
+        elif result is not None:
+            self._emit(step, result)
+        if step.awaited is None:
+            if step.unawaited is not None:
+                check_awaited(step)
+            if step.reads:
+                check_reads(step)
 
     # -- the chain --------------------------------------------------------------------
 
@@ -334,3 +345,8 @@ class RunExecutor(FailurePolicies):
         for event in events:
             if event is not None:
                 step.emit(event)
+
+
+async def _await(awaitable: Awaitable[Any]) -> Any:
+    """Await an object that is no coroutine, so that a coroutine does it."""
+    return await awaitable

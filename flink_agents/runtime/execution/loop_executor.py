@@ -257,7 +257,9 @@ class LoopExecutor(RunExecutor):
         if step.action.settings.timeout is not None:
             self._limit_time(step, "", "")
         try:
-            await in_context(variables, self.await_result(step))
+            while step.awaited is not None:
+                result = await in_context(variables, self.take_code(step))
+                variables.run(self.emit_result, step, result)
         except BaseException as error:
             if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
                 # Its calls took effect, or will. They must be recorded, not cancelled.

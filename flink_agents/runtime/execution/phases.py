@@ -200,8 +200,12 @@ class RunState:
         if waits is None:
             waits = self._waits = {}
         waits[wait] = None
-        wait.since = clock()
-        self.enter(wait.phase, wait.since)
+        wait.since = now = clock()
+        if self._observers.phase_changed is None:
+            self.phase = wait.phase
+            self.since = now
+        else:
+            self.enter(wait.phase, now)
 
     def end_wait(self, wait: WaitPhase) -> None:
         """Note that a wait of an action has ended."""
@@ -213,7 +217,12 @@ class RunState:
         if last is not None:
             self.enter(last.phase, last.since, clock())
         elif self.phase in IN_FLIGHT:
-            self.enter(Phase.RUNNING, clock())
+            now = clock()
+            if self._observers.phase_changed is None:
+                self.phase = Phase.RUNNING
+                self.since = now
+            else:
+                self.enter(Phase.RUNNING, now)
 
     @contextmanager
     def waiting(self, phase: Phase, what: str) -> Iterator[WaitPhase]:

@@ -204,12 +204,12 @@ class ActionRecord(NamedTuple):
     calls: int
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """Return the bytes of the record.
+        """Return the bytes of the record. Its events and side outputs were copied by the codec before.
 
         Raises:
             UnserializableValueError: An event has a value that cannot be recorded.
         """
-        return codec.encode([LAYOUT, *self])
+        return codec.encode_record([LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:

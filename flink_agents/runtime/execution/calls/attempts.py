@@ -190,7 +190,10 @@ class AttemptedCall(WaitPhase):
     async def call_async(self, function: partial[Any]) -> Any:
         """Call an ``async def`` function, and return its result."""
         self.variables = context = isolated()
-        self.enter_function()
+        # The thread that ends the attempt sets `closed`, and then the loop's thread looks for calls.
+        if self._bridge.closed:
+            raise AttemptEnded
+        self.inside = True
         inner, awaited = context.run(_begin_inside, function, self.task)
         if inner is not None:
             self.awaited = inner
@@ -373,7 +376,9 @@ def _begin_inside(function: partial[Any], task: asyncio.Task[Any] | None) -> tup
     Returns:
         The coroutine and the object that it awaits; None and the result of a function that did not wait.
     """
-    inner = as_coroutine(function())
+    inner = function()
+    if type(inner) is not CoroutineType:
+        inner = _await_any(inner)
     durable_function.set(function.func)
     try:
         return inner, _resume_inside(function.func, task, inner.send, None)

@@ -30,6 +30,8 @@ from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, Cal
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
 
+_NOTHING = object()
+
 _NOTHING_SEEN: dict[Number, Outcome] = {}
 
 
@@ -59,6 +61,8 @@ class DurableCall(AttemptedCall):
     # The exception that the function just raised, until the action gets it.
     _raised: BaseException | None = None
     after: Mapping[Number, Outcome] = _NOTHING_SEEN
+    # The result that the function just returned, if the action can get it as it is.
+    _returned: Any = _NOTHING
 
     def __init__(
         self,
@@ -290,28 +294,27 @@ class DurableCall(AttemptedCall):
         unusable: BaseException | None = None
         try:
             try:
-                stored = await self.store_outcome(self.success(self._encode(value), place))
+                outcomes = await self.store_outcome(self.success(self._encode(value), place))
             except (DurableResultError, RecordTooLargeError) as refused:
                 # The call took effect and must not be repeated. So this error is its outcome.
                 unusable = result_error(self.step, self.identity, self.number.nth, refused)
-                stored = await self.store_outcome(self._failure(unusable, place))
+                outcomes = await self.store_outcome(self._failure(unusable, place))
         except Exception as error:
             # The outcome has no record and will never be delivered. So the attempt must end.
             self._in_flight.fail(error)
             raise
-        outcome = stored[self.number]
+        outcome = outcomes[self.number]
         assert isinstance(outcome, CallRecord)
-        state = self.step.run.state
-        action = self.step.action.name
         observers = self._in_flight.observers
         if (tell := observers.recorded) is not None:
-            tell(state, action, len(stored))
+            tell(self.step.run.state, self.step.action.name, len(outcomes))
         if unusable is not None:
             self._notify_failed(unusable, outcome)
             return outcome
+        what = self.step.run.state, self.step.action.name, self.identity.function, self.number
         if (tell := observers.call_content) is not None:
-            tell(state, action, self.identity.function, self.number, "result", value)
-        observers.call_recorded(state, action, self.identity.function, self.number)
+            tell(*what, "result", value)
+        observers.call_recorded(*what)
         return outcome
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
@@ -332,7 +335,7 @@ class DurableCall(AttemptedCall):
         outcomes[self.number] = outcome
         journal = self.step.run.journal
         assert journal is not None
-        append = partial(journal.add_outcomes, self.step.path, outcomes)
+        append = partial(journal.add_outcomes, delivery.path, outcomes)
         return self._in_flight.store(append, delivery, outcomes, late=True)
 
     def success(self, data: bytes, place: tuple[int, int]) -> CallRecord:
@@ -369,11 +372,15 @@ class DurableCall(AttemptedCall):
 
     def pack_result(self, result: Any) -> bytes:
         """Return the bytes of a result; raises if it has none."""
+        if type(result) in UNCHANGING:
+            # Reading its bytes would give an equal value.
+            self._returned = result
         return self._in_flight.codec.encode(result)
 
     def unpack_result(self, data: bytes, outcome: CallRecord) -> Any:
         """Return the result whose bytes the record of an outcome has."""
-        return self._in_flight.codec.decode(data)
+        returned = self._returned
+        return self._in_flight.codec.decode(data) if returned is _NOTHING else returned
 
 
 class PendingCall(FutureOutcome):

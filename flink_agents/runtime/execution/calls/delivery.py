@@ -43,6 +43,7 @@ class Delivery(ExecutionOutcomes):
     """Delivers the outcomes that one execution of an action waits for. Used on the event loop only.
 
     Args:
+        path: The path of the execution.
         records: The records of an earlier attempt.
         seed: Identifies the execution, with the same value on replay.
         stuck: Called if the code can never ask for the recorded outcome that is next.
@@ -50,6 +51,7 @@ class Delivery(ExecutionOutcomes):
         bridge: Knows if the attempt of the job is over.
 
     Attributes:
+        path: The path of the execution.
         awaits: Places where tasks awaited something that is not an outcome, during a replay.
         performing: The calls that have started, finished or not.
         ready: The number of handles of the action that are scheduled or run.
@@ -95,6 +97,7 @@ class Delivery(ExecutionOutcomes):
 
     def __init__(
         self,
+        path: str,
         records: StepRecords,
         seed: tuple[Any, ...],
         stuck: Callable[[Number, Outcome], None],
@@ -102,6 +105,7 @@ class Delivery(ExecutionOutcomes):
         bridge: Bridge,
     ) -> None:
         super().__init__(records)
+        self.path = path
         self._seed = seed
         self._stuck = stuck
         self._describe = describe

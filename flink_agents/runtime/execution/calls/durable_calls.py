@@ -133,7 +133,7 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            step.delivery = Delivery(records, seed, partial(_stuck, step), waits_of, self._bridge)
+            step.delivery = Delivery(path, records, seed, partial(_stuck, step), waits_of, self._bridge)
             if run.waits is not None:
                 step.delivery.at_rest = partial(suspend_at_rest, step, run.waits)
                 if run.waits.parts is not None:
@@ -180,7 +180,10 @@ class DurableCalls:
         short_term, sensory = step.run.written_since(step.mark)
         side = list(map(list, step.side or ()))
         # An end that is not in the journal is none: after a crash, the action ends again.
-        await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))
+        record = ActionRecord(short_term, sensory, events, side, delivery.call_count)
+        outcomes = await self._record_end(step, record)
+        if (tell := self._observers.recorded) is not None:
+            tell(step.run.state, step.action.name, 1 + len(outcomes))
 
     def _check_awaited(self, step: ActionRun, delivery: Delivery) -> None:
         """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
@@ -288,11 +291,17 @@ class DurableCalls:
         ):
             step.calls = self.delivery_of(step)
 
-    async def _record_end(self, step: ActionRun, record: ActionRecord) -> None:
-        """Record the end of an execution, and the outcomes that are not stored yet."""
+    def _record_end(
+        self, step: ActionRun, record: ActionRecord
+    ) -> Coroutine[Any, Any, Mapping[Number, Outcome]]:
+        """Record the end of an execution, and the outcomes that are not stored yet.
+
+        Returns:
+            A coroutine that ends when they are durable, and returns the outcomes.
+        """
         delivery = step.calls
         assert delivery is not None
-        outcomes = dict(delivery.unrecorded)
+        outcomes = dict(delivery.unrecorded) if delivery.unrecorded else {}
         journal = step.run.journal
         assert journal is not None
         notes = step.run.state.notes
@@ -300,11 +309,8 @@ class DurableCalls:
         if notes is not None and journal.replayed and journal.step(step.path).outcomes:
             # The trace has to know that the action, and so its run, ends for the first time.
             notes.partial = True
-        await self.in_flight.store(
-            partial(journal.add_action, step.path, record, outcomes), delivery, outcomes
-        )
-        if (tell := self._observers.recorded) is not None:
-            tell(step.run.state, step.action.name, 1 + len(outcomes))
+        append = partial(journal.add_action, delivery.path, record, outcomes)
+        return self.in_flight.store(append, delivery, outcomes)
 
     async def end_failed(self, step: ActionRun, side: list[tuple[str, Any]]) -> None:
         """Record the end of an execution that failed, if the run continues without it.
@@ -326,7 +332,11 @@ class DurableCalls:
             {}, {}, events, [list(side_output) for side_output in side], delivery.call_count
         )
         try:
-            await self._record_end(step, record)
+            # Nothing has encoded these values before.
+            self._shared.codec.encode([record.events, record.side])
+            stored_outcomes = await self._record_end(step, record)
+            if (tell := self._observers.recorded) is not None:
+                tell(step.run.state, step.action.name, 1 + len(stored_outcomes))
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
             outcomes = dict(delivery.unrecorded)

@@ -150,6 +150,11 @@ class EventRecords:
         sent: list[Event] = []
         records: list[list[Any]] = []
         for event in step.sent:
+            if type(event) is OutputEvent and type(event.output) in UNCHANGING:
+                # Most events, and there is nothing to copy.
+                sent.append(event)
+                records.append([OutputEvent.EVENT_TYPE, event.output])
+                continue
             copied_event, packed = self._copied(event)
             sent.append(copied_event)
             records.append(packed)

@@ -239,7 +239,9 @@ class SubAgentExecutor(LoopExecutor):
         """Execute the user's code, whose exception a task may not be able to carry."""
         try:
             self.call(step)
-            await self.await_result(step)
+            while step.awaited is not None:
+                result = await self.take_code(step)
+                self.emit_result(step, result)
         except BaseException as error:
             return Outcome(error=error)
         return Outcome()
