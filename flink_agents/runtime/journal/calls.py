@@ -184,6 +184,7 @@ class ExecutionOutcomes:
         attempts: The paths of actions of sub-agents whose attempts have not ended; empty for most.
         unrecorded: Outcomes that were delivered and are not recorded yet, by number.
         unsure: Outcomes that may or may not be recorded, because their append was cancelled.
+        had_outcomes: True if an earlier attempt, of the action or of a sub-agent's, recorded some.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
@@ -193,13 +194,13 @@ class ExecutionOutcomes:
     unsure: dict[Number, Outcome] = cast("Any", MappingProxyType({}))
     mismatch: Mismatch | None = None
     attempts: tuple[str, ...] = ()
-    _is_replay = False
+    had_outcomes = False
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
         self._counts: dict[tuple[RecordKind, str], int] = {}
         if outcomes := records.outcomes:
-            self._is_replay = True
+            self.had_outcomes = True
             # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
             self.ended = 1 + max(outcome.order for outcome in outcomes.values())
 
@@ -251,6 +252,8 @@ class ExecutionOutcomes:
         """Number the outcomes of a sub-agent's action from 0 again: an attempt of it begins."""
         self.end_attempt(path)
         self.attempts = (*self.attempts, path)
+        # Outcomes of the attempt before it are there, and this one has to ask for them.
+        self.had_outcomes = True
         for kind, task in self._counts:
             # Not the numbers of its own attempts, none of which is used twice.
             if is_inside(task, path):
@@ -344,7 +347,7 @@ class ExecutionOutcomes:
         Raises:
             Mismatch: It did not ask for all recorded outcomes, or did not match before.
         """
-        if self.mismatch is None and self._is_replay:
+        if self.mismatch is None and self.had_outcomes:
             unread = [
                 number
                 for number in self._records.outcomes

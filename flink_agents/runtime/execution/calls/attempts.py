@@ -180,7 +180,9 @@ class AttemptedCall(WaitPhase):
                 if retry_state is None:
                     return self.end_without_result(error)
             finally:
-                self.leave_function()
+                # As `leave_function` does: each call comes here.
+                self.inside = False
+                self.awaited = self.thread = None
             await self._pause(retry_state.delay)
 
     def attempt(self) -> Awaitable[Any]:

@@ -115,7 +115,10 @@ class DurableCall(AttemptedCall):
         delivery = self._delivery
         # The coroutine is awaited now, so the check for a forgotten `await` ignores it.
         delivery.unawaited.pop(self.number, None)
-        self._notify()
+        journal = self.step.run.journal
+        assert journal is not None
+        if self.recorded is not None or journal.was_interrupted or self._in_flight.tells_of_calls:
+            self._notify(journal.was_interrupted)
         if self._bridge.closed:
             # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
@@ -123,7 +126,7 @@ class DurableCall(AttemptedCall):
         if delivery.counted or delivery.main is None:
             return await self._beside_others()
         # The short path: the record is the next one in order.
-        if delivery.replaying:
+        if delivery.had_outcomes and delivery.replaying:
             recorded = delivery.take_recorded(self.number)
             return await self._beside_others() if recorded is None else self._result(recorded)
         # Tasks and timers of the function do not count as the action's own.
@@ -139,8 +142,12 @@ class DurableCall(AttemptedCall):
         delivery.now = max(delivery.now, outcome.elapsed / 1e6)
         return self._result(outcome)
 
-    def _notify(self) -> None:
-        """Notify observers that the call is made, or taken from its record."""
+    def _notify(self, is_again: bool) -> None:
+        """Notify observers that the call is made, or taken from its record.
+
+        Args:
+            is_again: True if an earlier attempt may have made it.
+        """
         step = self.step
         observers = self._in_flight.observers
         on_call = self._in_flight.on_call
@@ -151,9 +158,6 @@ class DurableCall(AttemptedCall):
                 step.run.state, step.action.name, self.identity.function, self.number, self.recorded
             )
             return
-        journal = step.run.journal
-        assert journal is not None
-        is_again = journal.was_interrupted
         if (tell := observers.call_begun if is_again else observers.call_begun_anew) is not None:
             tell(step.run.state, step.action.name, self.identity.function, self.number, is_again)
         if (tell := observers.call_request) is not None:

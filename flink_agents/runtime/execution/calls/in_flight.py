@@ -39,6 +39,7 @@ class CallsInFlight:
         observers: Observers of runs, which are notified of calls.
         fail: Ends the attempt of the job because of an error.
         on_call: Called with each durable call before anything else happens; for debugging, or None.
+        tells_of_calls: True if anything is told of calls that are made for the first time.
         grace: The seconds for which calls in flight may finish at the end of an attempt.
         broken: True if the store failed, so that nothing can be recorded any longer.
         closed: True if the grace period is over, so that nothing is recorded any longer.
@@ -50,6 +51,10 @@ class CallsInFlight:
         self.observers = shared.telemetry.observers
         self.fail = fail
         self.on_call = shared.journals.on_call if shared.journals is not None else None
+        observers = self.observers
+        self.tells_of_calls = not (
+            self.on_call is observers.call_begun_anew is observers.call_request is None
+        )
         self.grace = shared.config.get(AgentOptions.SHUTDOWN_GRACE).total_seconds()
         self.broken = self.closed = False
         self._in_flight: set[AttemptedCall] = set()

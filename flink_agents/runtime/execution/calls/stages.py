@@ -191,7 +191,7 @@ class CallOfSharedResult(DurableCall):
         return journals.values
 
 
-_STAGES: dict[Feature, type[DurableCall]] = {
+STAGES: dict[Feature, type[DurableCall]] = {
     Feature.UNKNOWN: CallOfUnknownOutcome,
     Feature.CLIENTS: CallWithClients,
     Feature.RECONCILER: ReconciledCall,
@@ -207,7 +207,7 @@ _STAGES: dict[Feature, type[DurableCall]] = {
 @lru_cache
 def call_type(features: frozenset[Feature]) -> type[DurableCall]:
     """Return the class of the calls of functions with these features: their stages around the plain call."""
-    stages = [stage for feature, stage in _STAGES.items() if feature in features]
+    stages = [stage for feature, stage in STAGES.items() if feature in features]
     if Feature.KEY in features:
         stages.append(AnnouncedCall)
     return type("DurableCall", (*stages, DurableCall), {}) if stages else DurableCall
