@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workload import FOLDER, INPUTS, MODE, PER_SECOND, Progress, charge, key_of, notify, say
+from workload import FOLDER, INPUTS, MODE, PER_SECOND, Progress, charge, key_of, notify, print_line
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 
@@ -64,9 +64,9 @@ def main(journal: Mapping[str, Any] | None = None) -> None:
     ).map(Paced())
     outputs = env.from_datastream(numbers, lambda record: key_of(record[0])).apply(Handler()).to_datastream()
     outputs.map(Outputs()).filter(lambda sent: False).print()
-    say("ready")
+    print_line("ready")
     env.execute("peers")
-    say("end")
+    print_line("end")
 
 
 if __name__ == "__main__":

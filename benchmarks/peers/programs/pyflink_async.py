@@ -16,7 +16,7 @@ from pyflink.datastream import (
 )
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
-from workload import INPUTS, MODE, charge, key_of, notify, say
+from workload import INPUTS, MODE, charge, key_of, notify, print_line
 
 CAPACITY = 1000
 
@@ -63,9 +63,9 @@ def main() -> None:
     stepped = AsyncDataStream.unordered_wait(numbers, Steps(), Time.seconds(60), CAPACITY)
     counted = stepped.key_by(lambda value: key_of(value[0])).process(Count())
     counted.map(Outputs()).filter(lambda sent: False).print()
-    say("ready")
+    print_line("ready")
     env.execute("peers")
-    say("end")
+    print_line("end")
     time.sleep(0.1)
 
 
