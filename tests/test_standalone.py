@@ -213,6 +213,6 @@ def test_a_start_waits_for_all_slots(cluster: StandaloneCluster, monkeypatch: py
     seen = [(1, 0), (2, 0), (2, 3), (2, 6), (2, 6)]
     statuses = [ClusterStatus("", [1], [2, 3], cluster.directory, True, *counts) for counts in seen]
     monkeypatch.setattr(cluster, "status", lambda: statuses.pop(0))
-    monkeypatch.setattr(standalone, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(standalone, "POLL_SECONDS", 0)
     cluster._wait_until_ready(2)
     assert [status.slots for status in statuses] == [6]

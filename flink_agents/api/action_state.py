@@ -104,6 +104,7 @@ class Owner:
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         token: Random id of this attempt.
+        dead_jobs: Flink's ids of jobs whose processes have ended: no lease of theirs needs to be waited for.
     """
 
     job_id: str
@@ -111,11 +112,19 @@ class Owner:
     subtask: int
     parallelism: int
     token: str
+    dead_jobs: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
+    def create(
+        cls,
+        job_id: str,
+        group: str,
+        subtask: int = 0,
+        parallelism: int = 1,
+        dead_jobs: frozenset[str] = frozenset(),
+    ) -> Owner:
         """Return an owner with a new random token; the other arguments are its attributes."""
-        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
+        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16), dead_jobs)
 
     def outranks(self, other: Owner) -> bool:
         """Return True if ``other`` must not append any more once this owner has opened a store."""
@@ -200,7 +209,7 @@ class ActionStateStore(ABC):
 
         A running job holds a lease on its group. Another job waits, in bounded time: if the lease is renewed
         meanwhile, the other job is rejected; otherwise the lease expires. Attempts of the same job do not
-        wait. The lease decides who waits, never who may append.
+        wait, nor does an owner wait for its ``dead_jobs``. The lease decides who waits, never who may append.
 
         Args:
             owner: The owner that appends. None opens the store to read and to prune, without fencing an

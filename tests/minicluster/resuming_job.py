@@ -44,7 +44,12 @@ class Till(Agent):
 
 def main() -> None:
     env = AgentsExecutionEnvironment.get_execution_environment(
-        config={"local.checkpoint-interval": "300 ms", "local.state-dir": str(HERE / "state")}
+        config={
+            "local.checkpoint-interval": "300 ms",
+            "local.state-dir": str(HERE / "state"),
+            # No start waits for the lease of a process that has ended.
+            "action-state.sqlite.lease": "1 h",
+        }
     )
     flink = Configuration()
     flink.set_string("state.backend.type", os.environ.get("RESUMING_JOB_BACKEND", "hashmap"))

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,7 @@ class AnnouncedRun:
         journal: The file of the store ``sqlite``, if no option gives one.
         checkpoints: Directory of this start's checkpoints.
         driver: The process that runs the script.
+        dead_jobs: Flink's ids of earlier starts whose processes have ended.
     """
 
     identifier: str
@@ -122,6 +123,7 @@ class AnnouncedRun:
     journal: str
     checkpoints: str
     driver: int = 0
+    dead_jobs: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Return the JSON for Flink's configuration of the job."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -331,7 +332,7 @@ class GroupedStore(ForwardingStore):
             raise closed_error("the store was opened without an owner, or is closed")
         store = self._make_store()
         try:
-            await store.open(Owner.create(owner.job_id, group, owner.subtask, owner.parallelism))
+            await store.open(replace(owner, group=group, token=Owner.create(owner.job_id, group).token))
             # `close` came meanwhile, and does not know this store.
             if self._closed:
                 raise closed_error()

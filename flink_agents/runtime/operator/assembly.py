@@ -142,6 +142,7 @@ class OperatorHost:
         attempt: Number of the task attempt, from 0.
         identity: The base of all ids. Default: the option ``job-identifier``, else ``job_id``.
         submission: Identifies the submission of the job. Default: ``job_id``.
+        dead_jobs: Flink's ids of earlier jobs whose processes have ended.
     """
 
     job_id: str
@@ -161,6 +162,7 @@ class OperatorHost:
     attempt: int = 0
     identity: str | None = None
     submission: str | None = None
+    dead_jobs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,8 @@ def _journals(
     plan = blueprint.agent.plan
     if make_store is None:
         return None
-    owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
+    group = journal_name(job_id, plan.name)
+    owner = Owner.create(host.job_id, group, host.subtask, host.parallelism, host.dead_jobs)
     pruner = host.make_pruner(metrics)
     return Journals(
         make_store, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call

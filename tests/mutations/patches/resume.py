@@ -26,6 +26,20 @@ patch(
     "A start resumes from a checkpoint whose file is cut off, if nobody noted its checksum.",
 )
 patch(
+    "copied-folder-proves-death",
+    "start_decision:_dead_jobs",
+    "if start.lock == identity",
+    "if start.lock",
+    "A start on a copy of the folder takes the store from the job that runs in the other folder.",
+)
+patch(
+    "released-lock-proves-death",
+    "local_start:LocalStart._record_end",
+    'set_start(lock="", **values)',
+    "set_start(**values)",
+    "A job whose process released the lock, and may go on, counts as dead.",
+)
+patch(
     "missing-newest-unnoticed",
     "start_decision:_choose_for_run",
     "elif (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):",

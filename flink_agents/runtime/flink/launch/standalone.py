@@ -30,7 +30,7 @@ from typing import Any, Literal
 import yaml
 
 from flink_agents.api.errors import ClusterError, ClusterStartError
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import POLL_SECONDS, ClusterRest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flatten_options
 
 DEFAULT_DIRECTORY = Path(".flink-agents") / "cluster"
@@ -45,8 +45,8 @@ REGISTRATION_SECONDS = 20.0
 LONG_PATH = 200
 """From this length on, the path of a database is too long for the name of its log; see below."""
 
-_POLL_SECONDS = 0.2
-"""The interval of checks while processes start or end."""
+_END_POLL_SECONDS = 0.2
+"""The interval of checks while processes end, for which no REST interface is asked."""
 _LOG_LINES = 25
 
 Daemon = Literal["standalonesession", "taskexecutor"]
@@ -193,7 +193,7 @@ class StandaloneCluster:
         while (status := self.status()).registered < taskmanagers and status.jobmanagers:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return bool(status.jobmanagers)
 
     def stop(self) -> bool:
@@ -303,7 +303,7 @@ class StandaloneCluster:
                 raise self._not_started("taskexecutor", ended=True)
             if time.monotonic() > deadline:
                 raise self._not_started("taskexecutor", ended=False)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _not_started(self, daemon: Daemon, ended: bool) -> ClusterStartError:
         logs = sorted(
@@ -434,7 +434,7 @@ def _end_processes(pids: list[int]) -> None:
             _send_signal(pid, number)
         deadline = time.monotonic() + STOP_SECONDS
         while any(map(_is_living, pids)) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_END_POLL_SECONDS)
         pids = [pid for pid in pids if _is_living(pid)]
 
 

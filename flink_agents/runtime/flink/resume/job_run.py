@@ -81,6 +81,18 @@ class JobFolder:
         """
         return self.path / "lock"
 
+    def lock_identity(self) -> str:
+        """Return the identity of the file :attr:`lock`, which no copy of the folder has.
+
+        As long as the file is open on this machine, no other file gets the identity. It is empty if there
+        is no file, or no id of the machine's boot.
+        """
+        boot = Moment.now().boot
+        with suppress(OSError):
+            status = self.lock.stat()
+            return f"{boot}:{status.st_dev}:{status.st_ino}" if boot else ""
+        return ""
+
     @property
     def journal(self) -> Path:
         """The journal of the store ``sqlite``."""
@@ -243,6 +255,7 @@ class Start:
         rest: Address of its REST interface.
         ended: Time of its end, as ISO 8601 in UTC; None if it runs, finished, or ended without a word.
         error: The error that ended it.
+        lock: Identity of the lock that its process holds; empty once that process has released it.
     """
 
     number: int
@@ -258,6 +271,7 @@ class Start:
     rest: str | None = field(default=None, compare=False)
     ended: str | None = field(default=None, compare=False)
     error: str | None = field(default=None, compare=False)
+    lock: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,12 @@ class LocalStart:
         start = self._record_start(number, env.get_parallelism(), place)
         checkpoints = directory_of(folder, start)
         announced = AnnouncedRun(
-            self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
+            self.beginning.identifier,
+            run.identifier,
+            str(folder.journal),
+            str(checkpoints),
+            os.getpid(),
+            self.beginning.dead_jobs,
         )
         once = {ANNOUNCEMENT_KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         if chosen is not None:
@@ -196,6 +201,7 @@ class LocalStart:
             place,
             parent=0 if chosen is None else chosen.candidate.start,
             resumed=0 if chosen is None else chosen.content.number,
+            lock=self.beginning.folder.lock_identity(),
         )
         self._run = self._record.write(
             replace(
@@ -279,9 +285,9 @@ class LocalStart:
         self._signals.restore_handlers()
         if self._watcher is not None:
             self._watcher.end()
-        if isinstance(error, Exception):
-            self._record_end(error)
-        self.beginning.lock.release()
+        with suppress(OSError, ValueError):
+            self._record_end(error if isinstance(error, Exception) else None)
+            self.beginning.lock.release()
         if isinstance(error, Exception):
             self._exit_if_ended()
 
@@ -331,12 +337,16 @@ class LocalStart:
         if self.beginning.script is not None:
             self.beginning.script.record_job_finish(self._run.name)
 
-    def _record_end(self, error: Exception) -> None:
-        """Record that ``error`` ended this start, or a signal without a savepoint."""
-        text = None if self._signals.code is not None else _as_text(error)
-        # The next start does not depend on it.
-        with suppress(OSError, ValueError):
-            self._run = self._record.set_start(ended=iso_now(), error=text)
+    def _record_end(self, error: Exception | None) -> None:
+        """Record that this start loses its lock, and if ``error`` or a signal ended it.
+
+        If this cannot be recorded, the process has to hold the lock until it ends.
+        """
+        values: dict[str, Any] = {}
+        if error is not None:
+            text = None if self._signals.code is not None else _as_text(error)
+            values = {"ended": iso_now(), "error": text}
+        self._run = self._record.set_start(lock="", **values)
 
     def _exit_if_ended(self) -> None:
         """Exit if the job was ended by a signal, without a savepoint.

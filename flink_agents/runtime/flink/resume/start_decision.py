@@ -55,6 +55,9 @@ from flink_agents.runtime.flink.resume.policy import Program, ScriptEnd, ScriptS
 LOCK_SECONDS = 15.0
 """Time that a start waits for an ending process: the JVM of a killed script takes a moment."""
 
+MOST_DEAD_JOBS = 100
+"""Maximum number of earlier starts that may hold a lease: any start ends those of the starts before."""
+
 RESTORE_SECONDS = 30.0
 """Maximum time from here until the job commits the contents of its checkpoint."""
 
@@ -124,6 +127,7 @@ class StartDecision:
         skipped: True if the job has finished in a start of the script that ended in the middle.
         damaged: Newer checkpoints that are damaged.
         warnings: Further warnings for the console.
+        dead_jobs: Flink's ids of earlier starts whose processes have ended.
     """
 
     folder: JobFolder
@@ -136,6 +140,7 @@ class StartDecision:
     skipped: bool = False
     damaged: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
+    dead_jobs: list[str] = field(default_factory=list[str])
 
     @property
     def shown(self) -> str:
@@ -176,7 +181,11 @@ def begin_start(
     record = RunRecord(folder)
     _acquire_lock(folder, record, lock)
     try:
-        return _decide_start(folder, record, request, lock, read, script)
+        # Before the decision: a new job run replaces the record.
+        dead_jobs = _dead_jobs(folder, record)
+        beginning = _decide_start(folder, record, request, lock, read, script)
+        beginning.dead_jobs = dead_jobs
+        return beginning
     except BaseException:
         lock.release()
         raise
@@ -271,6 +280,20 @@ def _acquire_lock(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
         if time.monotonic() >= until:
             raise _in_use(folder, record)
         time.sleep(0.1)
+
+
+def _dead_jobs(folder: JobFolder, record: RunRecord) -> list[str]:
+    """Return the ids of the last starts whose processes have ended: each held the lock until then.
+
+    A stopped process still holds it. A copy of the folder has another lock, and proves nothing.
+    """
+    identity = folder.lock_identity()
+    try:
+        run = record.read()
+    except JobFolderError:  # The decision reports it.
+        return []
+    starts = () if run is None or not identity else run.starts[-MOST_DEAD_JOBS:]
+    return [start.job_id for start in starts if start.lock == identity]
 
 
 def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:

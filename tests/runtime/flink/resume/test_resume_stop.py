@@ -130,6 +130,31 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
     assert "within 0.1 s: tasks are starting; the job is cancelled" in capsys.readouterr().err
 
 
+@each_case("error", [None, KeyboardInterrupt(), ValueError("a typo")])
+def test_a_process_that_lives_on_records_that_its_lock_proves_nothing_before_it_releases_it(
+    error: BaseException | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = JobFolder.for_job(tmp_path_factory.mktemp("jobs"), "orders")
+    folder.create()
+    job_start = Start(1, "a" * 32, iso_now(), 1, 1, lock="boot:1:2")
+    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(job_start,)))
+    locks_at_release: list[str] = []
+
+    class NotingLock(Free):
+        def release(self) -> None:
+            seen = RunRecord(folder).read()
+            assert seen is not None and seen.last_start is not None
+            locks_at_release.append(seen.last_start.lock)
+
+    start = LocalStart(StartDecision(folder, run, "orders", {}, NotingLock()), Configuration(), None)
+    start.__exit__(None if error is None else type(error), error, None)
+    assert locks_at_release == [""]
+    # If it cannot record that, only its end releases the lock.
+    folder.record.unlink()
+    start.__exit__(None, None, None)
+    assert locks_at_release == [""]
+
+
 BEGINNINGS = {
     "starting 'orders' over: its former data is in": JobRun("orders", 2, aside="set-aside/orders-1"),
     "'orders' has finished: this is job run 2": JobRun("orders", 2),
