@@ -154,9 +154,14 @@ def _convert_transcript(transcript: ChatTranscript) -> list[ModelMessage]:
     return from_json(transcript.root)
 
 
-def to_json(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Return messages as JSON values; :func:`from_json` restores equal messages."""
-    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+def to_json(messages: Sequence[ModelMessage], exclude_none: bool = False) -> list[dict[str, Any]]:
+    """Return messages as JSON values; :func:`from_json` restores equal messages.
+
+    Args:
+        messages: The messages.
+        exclude_none: True to omit fields that are None; only for responses, of which none is required.
+    """
+    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", exclude_none=exclude_none)
 
 
 def from_json(values: Sequence[Any]) -> list[ModelMessage]:
@@ -169,13 +174,15 @@ class Transcript:
 
     All messages to a model pass through this class, so it rejects contents with URLs, and makes text that can
     be sent. The digest is computed incrementally, so that a long conversation is not read again for each
-    request.
+    request. Each message is written as JSON once, for the digest, the text of the record, and the search for
+    text that cannot be sent.
 
     Args:
         allow_urls: True if messages may contain URLs of files.
 
     Attributes:
-        messages: All messages, the oldest first. Add further ones with :meth:`add`.
+        messages: All messages, the oldest first. Add further ones with :meth:`add`; :attr:`digest` makes
+            their text sendable.
     """
 
     def __init__(self, allow_urls: bool = False) -> None:
@@ -194,26 +201,38 @@ class Transcript:
         added = list(messages)
         if not self._allow_urls:
             check_no_urls(added)
-        self.messages += map(sendable, added)
+        self.messages += added
 
     @property
     def digest(self) -> str:
         """The digest of all messages so far: 32 hexadecimal digits."""
-        added = to_json(self.messages[self._digested_count :])
-        if added:
-            earlier = self._digest.hexdigest() if self._digested_count else ""
-            self._request = request_text(added, earlier)
-        self._digested_count = len(self.messages)
-        for value in added:
-            text = json.dumps(_stable_json(value), sort_keys=True, separators=(",", ":"))
-            self._digest.update(b"%d:" % len(text))
-            self._digest.update(text.encode("utf-8", "surrogatepass"))
+        if added := self.messages[self._digested_count :]:
+            values, texts = _write_messages(added)
+            if any(_SURROGATE in text for text in texts):
+                self.messages[self._digested_count :] = added = list(map(sendable, added))
+                values, texts = _write_messages(added)
+            self._request = request_text(values, self._digest.hexdigest() if self._digested_count else "")
+            self._digested_count = len(self.messages)
+            for text in texts:
+                self._digest.update(b"%d:" % len(text))
+                self._digest.update(text.encode())
         return self._digest.hexdigest()
 
     @property
     def request(self) -> str:
         """The text of the messages that the last :attr:`digest` added, for the record of the request."""
         return self._request
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_SURROGATE = r"\ud"
+"""Begins each surrogate in JSON of ASCII characters; a text without it has no half of a pair."""
+
+
+def _write_messages(messages: Sequence[ModelMessage]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return messages as JSON values, and the JSON text of what a digest covers of each."""
+    values = to_json(messages)
+    return values, [_encode(_stable_json(value)) for value in values]
 
 
 def _stable_json(message: Mapping[str, Any]) -> dict[str, Any]:
