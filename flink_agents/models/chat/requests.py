@@ -103,6 +103,7 @@ class ModelRequests:
         self._opening = asyncio.Lock()
         self._open: OpenModel | None = None
         retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
+        self._request = _request_stream if spec.stream else direct.model_request
         self._step = DurableCallable(_request_step, name=f"chat:{name}", retry=retry)
 
     async def send(
@@ -202,11 +203,11 @@ class ModelRequests:
             deadline = asyncio.timeout(self._spec.timeout)
             try:
                 async with deadline:
-                    response = await self._request_response(
+                    response = await self._request(
                         opened.model,
                         messages,
-                        _merge_settings(opened, settings),
-                        parameters,
+                        model_settings=_merge_settings(opened, settings),
+                        model_request_parameters=parameters,
                     )
                 record, response_of_record = self._answer_record(response, priced)
             except AgentsError:
@@ -261,30 +262,6 @@ class ModelRequests:
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
         recorded_response = _response_of(recordable_text(response_json))
         return {"response": response_json, "cost": _price_of(response) if priced else None}, recorded_response
-
-    async def _request_response(
-        self,
-        model: Model,
-        messages: list[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        """Send a request, wait for the whole response, and return it, whether or not it is a stream."""
-        if not self._spec.stream:
-            return await direct.model_request(
-                model, messages, model_settings=settings, model_request_parameters=parameters
-            )
-        async with direct.model_request_stream(
-            model, messages, model_settings=settings, model_request_parameters=parameters
-        ) as stream:
-            async for _ in stream:
-                pass
-            response = stream.get()
-        is_of_service = client_of(model) is not None
-        if response.state == "incomplete" or (is_of_service and response.finish_reason is None):
-            # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
-            raise UnexpectedModelBehavior("the stream ended before the answer did")
-        return response
 
     def _failure_error(self, error: Exception) -> Exception:
         """Return the error of a failed attempt: without secrets, and in a form that a replay can restore."""
@@ -382,6 +359,27 @@ def _response_of(text: str) -> ModelResponse:
 async def _request_step(digest: str, messages_sent: int, /) -> Any:
     """Declares the arguments of the durable step of a request."""
     raise NotImplementedError
+
+
+async def _request_stream(
+    model: Model,
+    messages: list[ModelMessage],
+    *,
+    model_settings: ModelSettings,
+    model_request_parameters: ModelRequestParameters,
+) -> ModelResponse:
+    """Send a request whose response is a stream, wait for its end, and return the whole response."""
+    async with direct.model_request_stream(
+        model, messages, model_settings=model_settings, model_request_parameters=model_request_parameters
+    ) as stream:
+        async for _ in stream:
+            pass
+        response = stream.get()
+    is_of_service = client_of(model) is not None
+    if response.state == "incomplete" or (is_of_service and response.finish_reason is None):
+        # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
+        raise UnexpectedModelBehavior("the stream ended before the answer did")
+    return response
 
 
 def _merge_settings(opened: OpenModel, settings: Mapping[str, Any]) -> ModelSettings:

@@ -87,11 +87,11 @@ class StoredWait:
     @property
     def identity(self) -> StoredWait:
         """A copy for comparisons, without what may change in a replay: its times and its request."""
-        return type(self)(self.step, self.task, self.nth, name=self.name)  # type: ignore[arg-type]
+        return type(self)(self.step, self.task, self.nth, name=self.name)
 
     def timed(self, began: int | None, deadline: int | None) -> StoredWait:
         """Return a copy with its start and its deadline, in milliseconds since the epoch."""
-        return type(self)(self.step, self.task, self.nth, deadline, self.name, began, self.request)  # type: ignore[arg-type]
+        return type(self)(self.step, self.task, self.nth, deadline, self.name, began, self.request)
 
     def id(self, key_text: str, seq: int) -> str:
         """Return the id by which a signal can name the wait, see :func:`wait_id`."""

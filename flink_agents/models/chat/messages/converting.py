@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
@@ -34,6 +36,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
     VideoUrl,
 )
+from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.errors import AgentConfigurationError, MessageOriginError, UrlContentError
 from flink_agents.api.models.chat import ChatInput
@@ -207,10 +210,7 @@ class Transcript:
     def digest(self) -> str:
         """The digest of all messages so far: 32 hexadecimal digits."""
         if added := self.messages[self._digested_count :]:
-            values, texts = _write_messages(added)
-            if any(_SURROGATE in text for text in texts):
-                self.messages[self._digested_count :] = added = list(map(sendable, added))
-                values, texts = _write_messages(added)
+            self.messages[self._digested_count :], values, texts = _write_sendable(added)
             self._request = request_text(values, self._digest.hexdigest() if self._digested_count else "")
             self._digested_count = len(self.messages)
             for text in texts:
@@ -225,8 +225,23 @@ class Transcript:
 
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_SURROGATE = r"\ud"
-"""Begins each surrogate in JSON of ASCII characters; a text without it has no half of a pair."""
+_MAY_BE_HALF = re.compile(r"\\u(?:d[89a-f]|fffd)")
+"""Matches a surrogate in JSON of ASCII characters, and the character that pydantic writes for it in a key."""
+
+
+def _write_sendable(
+    messages: list[ModelMessage],
+) -> tuple[list[ModelMessage], list[dict[str, Any]], list[str]]:
+    """Return messages that can be sent, and what :func:`_write_messages` returns for them.
+
+    Almost all can be sent as they are, which is seen in their JSON.
+    """
+    with suppress(UnicodeEncodeError, PydanticSerializationError):
+        values, texts = _write_messages(messages)
+        if not any(map(_MAY_BE_HALF.search, texts)):
+            return messages, values, texts
+    sendable_messages = list(map(sendable, messages))
+    return sendable_messages, *_write_messages(sendable_messages)
 
 
 def _write_messages(messages: Sequence[ModelMessage]) -> tuple[list[dict[str, Any]], list[str]]:
