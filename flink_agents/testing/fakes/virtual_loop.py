@@ -62,6 +62,9 @@ class IdleSelector(selectors.DefaultSelector):
         # Also while code of a run never waits: what was submitted meanwhile starts by such a timer.
         if self.loop.call_own_timers():
             timeout = 0
+        if timeout is not None and timeout <= 0 and not self.loop.has_files:
+            # What threads hand over is called without a look at the file by which they wake the loop.
+            return []
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -183,10 +186,14 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         agent = self.agent
         return agent is not None and bool(agent._tasks)  # pyright: ignore[reportPrivateUsage]
 
+    @property
+    def has_files(self) -> bool:
+        """True if it watches sockets or other files, besides the one by which threads wake it."""
+        return len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
+
     def waits_for_outside(self) -> bool:
         """Return True if a run waits for a thread, socket or store: for nothing that the loop itself ends."""
-        files = len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
-        return self.has_runs and self._outside.is_there(files)
+        return self.has_runs and self._outside.is_there(self.has_files)
 
     def may_be_woken(self) -> bool:
         """Return True if a thread or socket may give the loop work, for a run or not."""
