@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from model_agents import KEY, KEY_VARIABLE, Analyst, options
 from pydantic_ai import Agent as ModelAgent, models
-from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    TextPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -72,6 +79,7 @@ ASKED: dict[str, Callable[[RunnerContext], Any]] = {
     "message": lambda ctx: ctx.chat("analyst", ChatMessage(role="user", content=HALF)),
     "system message": lambda ctx: ctx.chat("analyst", [ChatMessage(role="system", content=HALF), "x"]),
     "parts": lambda ctx: ctx.chat("analyst", ["a", HALF]),
+    "metadata": lambda ctx: ctx.chat("analyst", [TextContent(HALF, metadata={HALF: HALF})]),
     "messages": lambda ctx: ctx.chat("analyst", [*EARLIER[:2], "x"]),
     "instructions": lambda ctx: ctx.chat("analyst", "x", instructions=HALF),
     "settings": lambda ctx: ctx.chat("analyst", "x", settings={"stop_sequences": [HALF]}),

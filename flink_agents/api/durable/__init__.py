@@ -275,6 +275,15 @@ class DurableCallable(Generic[_P, _T_co]):
         if self.reconciler is not None:
             checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
 
+    def with_function(self, function: Callable[..., Any]) -> DurableCallable:
+        """Return a copy that calls another function with the same parameters; it is not inspected again."""
+        for name in _READ_FROM_FUNCTION:
+            # The copy has the properties that were read before.
+            getattr(self, name)
+        copied = object.__new__(DurableCallable)
+        vars(copied).update(vars(self), function=function)
+        return copied
+
     def check_call_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Check the arguments of a call: the idempotency key is not misspelt, and the reconciler fits.
 
@@ -355,6 +364,9 @@ class DurableCallable(Generic[_P, _T_co]):
         """Call the function itself; nothing is recorded."""
         return self.function(*args, **kwargs)
 
+
+_READ_FROM_FUNCTION = ("identity", "is_async", "positional", "wants_key", "misspelt")
+"""Properties that follow from the function and its parameters."""
 
 _ANY_CALLABLE: Any = DurableCallable
 """The class, for ``isinstance``: type checkers would lose the types of its parameters."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from flink_agents.api.common.checked_models import CheckedModelType
 from flink_agents.api.common.places import caller_place
 from flink_agents.api.common.policies import RateLimit, RetryTimes
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.errors.base import suggest
+from flink_agents.api.models.descriptions import two_makers, written
 from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor, ResourceRef
 from flink_agents.api.settings import Limits
@@ -389,55 +389,6 @@ class ConversationOptions(TypedDict, total=False):
     """If False, tool calls are left to you: the result contains them."""
 
 
-def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
-    """Return the arguments that describe a chat model twice, as ``model and clazz``; None if none do."""
-    maker_names = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
-    return " and ".join(maker_names) if "clazz" in maker_names and len(maker_names) > 1 else None
-
-
-def written(
-    kind: type[BaseModel], options: Mapping[str, Any], what: str, page: str = "docs/models.md"
-) -> dict[str, Any]:
-    """Return an author's options as JSON values, if they are valid fields of a description.
-
-    Args:
-        kind: The class of the description, whose fields are the options.
-        options: The options by name; other options are not in the result.
-        what: The resource in words, for the error.
-        page: The page of the documentation that describes the fields.
-
-    Raises:
-        AgentDefinitionError: A field is unknown, or its value is invalid.
-    """
-    try:
-        return kind.model_validate(dict(options)).model_dump(mode="json", exclude_unset=True)
-    except ValidationError as error:
-        raise AgentDefinitionError(
-            f"{what} has an invalid description",
-            expected=f"the options that {page} describes",
-            found=problem(error),
-            fix=_field_fix(kind, error),
-            where=caller_place(1),
-        ) from None
-
-
-def _field_fix(kind: type[BaseModel], error: ValidationError) -> str:
-    """Return the fix for the first problem: a similar name if an option of ``kind`` is unknown."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
-        return "correct the option"
-    otherwise = "remove it"
-    if "settings" in kind.model_fields:
-        otherwise += "; settings for the provider, such as a temperature, belong in settings={...}"
-    return suggest(str(first["loc"][0]), kind.model_fields, otherwise)
-
-
-def problem(error: ValidationError) -> str:
-    """Return the first problem of a validation, ``field: message``, without the value: it may be a secret."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
-
-
 class ChatUsage(_Plain):
     """The usage of a conversation, according to the recorded responses.
 
@@ -471,20 +422,16 @@ class ChatUsage(_Plain):
             tool_calls=self.tool_calls + other.tool_calls,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
-            cost=_sum_amounts(self.cost, other.cost),
-            cache_read_tokens=_sum_amounts(self.cache_read_tokens, other.cache_read_tokens),
-            cache_write_tokens=_sum_amounts(self.cache_write_tokens, other.cache_write_tokens),
+            cost=sum_amounts(self.cost, other.cost),
+            cache_read_tokens=sum_amounts(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens=sum_amounts(self.cache_write_tokens, other.cache_write_tokens),
         )
-
-    def with_cached(self, read: int, written: int) -> ChatUsage:
-        """Return the usage plus tokens that a request read from the provider's cache, and wrote to it."""
-        return self + ChatUsage(cache_read_tokens=read or None, cache_write_tokens=written or None)
 
 
 N = TypeVar("N", int, float)
 
 
-def _sum_amounts(first: N | None, second: N | None) -> N | None:
+def sum_amounts(first: N | None, second: N | None) -> N | None:
     """Return the sum of two amounts, of which None counts as zero; None if both are None."""
     if first is None or second is None:
         return first if second is None else second

@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from flink_agents.api.common.awaited import AwaitedMethods
 from flink_agents.api.common.policies import RateLimit, RetryTimes
-from flink_agents.api.models.chat import RESPONSE_LIMIT, Public, Secret, written
+from flink_agents.api.models.chat import RESPONSE_LIMIT, Public, Secret
+from flink_agents.api.models.descriptions import written
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
 

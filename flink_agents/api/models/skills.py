@@ -9,7 +9,8 @@ from typing import TypedDict, Unpack
 from pydantic import Field, model_validator
 
 from flink_agents.api.common.policies import RateLimit
-from flink_agents.api.models.chat import Public, Secret, written
+from flink_agents.api.models.chat import Public, Secret
+from flink_agents.api.models.descriptions import written
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
 

@@ -23,10 +23,12 @@ from pydantic_ai.messages import (
     ToolCallPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelOutputError
 from flink_agents.api.models.chat import ChatResult, ChatUsage
+from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.models.chat.messages.converting import Transcript
 from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, validation_problems
 from flink_agents.models.chat.requests import RequestAnswer
@@ -120,7 +122,7 @@ class Conversation:
         self._model = ""
         self._transcript = Transcript(terms.allow_urls)
         self._transcript.add(messages)
-        self._output_tool = _output_tool_name(toolbox)
+        self._output_tool = ""
         self._parameters = self._request_parameters()
 
     async def run(self) -> ChatResult[Any]:
@@ -151,14 +153,15 @@ class Conversation:
         return self._counter.usage
 
     def _request_parameters(self) -> ModelRequestParameters:
-        tools = self._toolbox.definitions
+        tools: list[ToolDefinition] = sendable(self._toolbox.definitions)
         output = self._terms.output
         if output is None:
             parameters = ModelRequestParameters(function_tools=tools)
         else:
-            parameters = output.parameters(tools, self._output_tool)
+            self._output_tool = _output_tool_name(self._toolbox)
+            parameters = sendable(output.parameters(tools, self._output_tool))
         if self._terms.instructions:
-            parameters.instruction_parts = [InstructionPart(content=self._terms.instructions)]
+            parameters.instruction_parts = [InstructionPart(content=sendable(self._terms.instructions))]
         return parameters
 
     async def _handle_response(self, response: ModelResponse) -> ChatResult[Any] | None:

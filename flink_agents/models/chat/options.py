@@ -10,7 +10,8 @@ from pydantic_ai.settings import ModelSettings
 
 from flink_agents.api.errors import AgentConfigurationError, OptionError
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.models.chat import ChatModelSpec, ConversationOptions, OutputMode, UsageLimits, problem
+from flink_agents.api.models.chat import ChatModelSpec, ConversationOptions, OutputMode, UsageLimits
+from flink_agents.api.models.descriptions import problem
 from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.descriptions import configured_fields

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from typing_extensions import override
 
-from flink_agents.api.models.chat import ChatModelSpec, Endpoint, problem, two_makers
+from flink_agents.api.models.chat import ChatModelSpec, Endpoint
+from flink_agents.api.models.descriptions import problem, two_makers
 from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.classes import check_ready

@@ -6,16 +6,16 @@ The record holds the whole response, and its price if cost is limited: a replay 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from pydantic_ai import direct
 from pydantic_ai.exceptions import UnexpectedModelBehavior
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
@@ -30,24 +30,19 @@ from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequest
 from flink_agents.api.models.chat import ChatModelSpec, OnRefusal
 from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.models.chat.endpoint import client_of
-from flink_agents.models.chat.messages.converting import Transcript, from_json, to_json
+from flink_agents.models.chat.messages.converting import Transcript, to_json
 from flink_agents.models.setup.failures import failed_attempt, was_not_sent
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.model_failures import (
-    check_recordable,
     is_of_a_test,
     may_be_repeated,
+    recordable_text,
     refusal_in,
     refusal_of,
     requested_wait,
     with_causes,
 )
 from flink_agents.models.setup.secrets import Secrets
-
-_SIGNATURE = inspect.Signature(
-    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("digest", "messages_sent")]
-)
-"""Signature of the function whose call is recorded for a request."""
 
 _MOST_CHARACTERS = 2000
 """Maximum number of characters of a provider's message in an error: a page of HTML is useless there."""
@@ -72,11 +67,13 @@ class OpenModel:
 
     Attributes:
         model: The model of pydantic-ai, with an open client.
+        settings: Settings of each request by name, secrets included.
         headers: HTTP headers of each request by name, secrets included.
         limiter: Limits the number and the rate of requests.
     """
 
     model: Model
+    settings: Mapping[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     limiter: RequestLimiter
 
@@ -105,7 +102,9 @@ class ModelRequests:
         self._make = make
         self._opening = asyncio.Lock()
         self._open: OpenModel | None = None
-        self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
+        retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
+        self._request = _request_stream if spec.stream else direct.model_request
+        self._step = DurableCallable(_request_step, name=f"chat:{name}", retry=retry)
 
     async def send(
         self,
@@ -128,6 +127,7 @@ class ModelRequests:
             ModelRequestError: The request failed in all its attempts, or cannot be sent.
             ModelRefusedError: The model refused to answer, and the policy is not to retry.
         """
+        digest = transcript.digest
         messages = list(transcript.messages)
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
         # What a replay would read from the record, if this execution has sent the request.
@@ -141,10 +141,7 @@ class ModelRequests:
             live_response = response if without_secrets is record else None
             return without_secrets
 
-        # The runtime inspects the signature of each new function, which is slow.
-        vars(request)["__signature__"] = _SIGNATURE
-        call = DurableCallable(request, name=f"chat:{self.name}", retry=self._retry)
-        digest = transcript.digest
+        call = self._step.with_function(request)
         vars(call)["request"] = transcript.request
         try:
             record = await ctx.durable_execute_async(call, digest, len(messages))
@@ -156,7 +153,9 @@ class ModelRequests:
             ) from None
         if (reason := record.get("refused")) is not None:
             raise self._refused_error(reason)
-        return RequestAnswer(live_response or _response_of(record), record["cost"])
+        return RequestAnswer(
+            live_response or _response_of(recordable_text(record["response"])), record["cost"]
+        )
 
     async def aclose(self) -> None:
         """Close the connections that pydantic-ai opened for the model."""
@@ -170,17 +169,15 @@ class ModelRequests:
         if self._open is None:
             async with self._opening:
                 if self._open is None:
-                    model, headers = await asyncio.to_thread(self._make)
+                    model, settings, headers = await asyncio.to_thread(self._make_model)
                     limiter = RequestLimiter(self._spec.max_concurrency, self._spec.rate_limit)
-                    self._open = OpenModel(model, headers, limiter)
+                    self._open = OpenModel(model, settings, headers, limiter)
         return self._open
 
-    def _merge_settings(self, headers: Mapping[str, str], settings: Mapping[str, Any]) -> ModelSettings:
-        """Return the settings of a request: those of the conversation override those of the description."""
-        merged: dict[str, Any] = {**self._secrets.resolve_values(self._spec.settings), **settings}
-        if headers:
-            merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
-        return ModelSettings(**sendable(merged))
+    def _make_model(self) -> tuple[Model, Mapping[str, Any], Mapping[str, str]]:
+        """Create the model, and return it with settings and headers, whose secrets are read here."""
+        model, headers = self._make()
+        return model, sendable(self._secrets.resolve_values(self._spec.settings)), sendable(headers)
 
     async def _send_once(
         self,
@@ -198,7 +195,7 @@ class ModelRequests:
         """
         opened = await self._open_model()
         queued_at = time.monotonic()
-        async with opened.limiter.wait_for_turn():
+        async with opened.limiter:
             sent_at = time.monotonic()
             metrics.get_counter("limit_wait_ms").inc(round(1000 * (sent_at - queued_at)))
             metrics.get_counter("requests").inc()
@@ -206,11 +203,11 @@ class ModelRequests:
             deadline = asyncio.timeout(self._spec.timeout)
             try:
                 async with deadline:
-                    response = await self._request_response(
+                    response = await self._request(
                         opened.model,
                         messages,
-                        self._merge_settings(opened.headers, settings),
-                        sendable(parameters),
+                        model_settings=_merge_settings(opened, settings),
+                        model_request_parameters=parameters,
                     )
                 record, response_of_record = self._answer_record(response, priced)
             except AgentsError:
@@ -260,35 +257,11 @@ class ModelRequests:
                 raise RetryableError(f"it refused to answer: {self._hide_secrets(reason)}")
             return {"refused": self._hide_secrets(reason)}, None
         response.usage = bounded_usage(response.usage)
-        response_json = to_json([response])[0]
+        # Fields that are None would take as much space and time as all others.
+        (response_json,) = to_json([response], exclude_none=True)
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
-        check_recordable(response_json)
-        record = {"response": response_json, "cost": _price_of(response) if priced else None}
-        return record, _response_of(record)
-
-    async def _request_response(
-        self,
-        model: Model,
-        messages: list[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        """Send a request, wait for the whole response, and return it, whether or not it is a stream."""
-        if not self._spec.stream:
-            return await direct.model_request(
-                model, messages, model_settings=settings, model_request_parameters=parameters
-            )
-        async with direct.model_request_stream(
-            model, messages, model_settings=settings, model_request_parameters=parameters
-        ) as stream:
-            async for _ in stream:
-                pass
-            response = stream.get()
-        is_of_service = client_of(model) is not None
-        if response.state == "incomplete" or (is_of_service and response.finish_reason is None):
-            # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
-            raise UnexpectedModelBehavior("the stream ended before the answer did")
-        return response
+        recorded_response = _response_of(recordable_text(response_json))
+        return {"response": response_json, "cost": _price_of(response) if priced else None}, recorded_response
 
     def _failure_error(self, error: Exception) -> Exception:
         """Return the error of a failed attempt: without secrets, and in a form that a replay can restore."""
@@ -342,6 +315,9 @@ _log = bounded_logger("flink_agents.models")
 
 def bounded_usage(usage: RequestUsage) -> RequestUsage:
     """Return the usage of an answer with each number bounded: a service may report any number."""
+    counts = (*_token_counts(type(usage))(usage), *usage.details.values())
+    if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
+        return usage
     return replace(
         usage,
         details={name: _token_count(number) for name, number in usage.details.items()},
@@ -353,6 +329,12 @@ def bounded_usage(usage: RequestUsage) -> RequestUsage:
 def _token_fields(kind: type[RequestUsage]) -> tuple[str, ...]:
     """Return the names of a class's fields that are numbers of tokens."""
     return tuple(usage_field.name for usage_field in fields(kind) if usage_field.name.endswith("_tokens"))
+
+
+@cache
+def _token_counts(kind: type[RequestUsage]) -> Callable[[RequestUsage], tuple[Any, ...]]:
+    """Return a function that reads those fields."""
+    return attrgetter(*_token_fields(kind))
 
 
 def _token_count(number: Any) -> int:
@@ -367,11 +349,45 @@ def _token_count(number: Any) -> int:
     return _MOST_TOKENS if number > 0 else 0
 
 
-def _response_of(record: Mapping[str, Any]) -> ModelResponse:
-    """Return the response in the record of an answer."""
-    response = from_json([record["response"]])[0]
+def _response_of(text: str) -> ModelResponse:
+    """Return the response in the JSON text of a recorded answer."""
+    (response,) = ModelMessagesTypeAdapter.validate_json(f"[{text}]")
     assert isinstance(response, ModelResponse)
     return response
+
+
+async def _request_step(digest: str, messages_sent: int, /) -> Any:
+    """Declares the arguments of the durable step of a request."""
+    raise NotImplementedError
+
+
+async def _request_stream(
+    model: Model,
+    messages: list[ModelMessage],
+    *,
+    model_settings: ModelSettings,
+    model_request_parameters: ModelRequestParameters,
+) -> ModelResponse:
+    """Send a request whose response is a stream, wait for its end, and return the whole response."""
+    async with direct.model_request_stream(
+        model, messages, model_settings=model_settings, model_request_parameters=model_request_parameters
+    ) as stream:
+        async for _ in stream:
+            pass
+        response = stream.get()
+    is_of_service = client_of(model) is not None
+    if response.state == "incomplete" or (is_of_service and response.finish_reason is None):
+        # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
+        raise UnexpectedModelBehavior("the stream ended before the answer did")
+    return response
+
+
+def _merge_settings(opened: OpenModel, settings: Mapping[str, Any]) -> ModelSettings:
+    """Return the settings of a request: those of the conversation override those of the description."""
+    merged: dict[str, Any] = {**opened.settings, **sendable(settings)}
+    if opened.headers:
+        merged["extra_headers"] = {**opened.headers, **merged.get("extra_headers", {})}
+    return ModelSettings(**merged)
 
 
 def _price_of(response: ModelResponse) -> float | None:

@@ -184,13 +184,10 @@ class ChatModelResource:
         """Create a conversation with its tools; waits for lists of tools of MCP servers."""
         now = ctx.now()
         tools, skill_instructions = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
-        policy = ToolPolicy(
-            spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error, spec.on_unknown_outcome
-        )
         return Conversation(
             ctx,
             self,
-            Toolbox(ctx, await tools_of(ctx, tools), policy, spec.tool_retries, now),
+            Toolbox(ctx, await tools_of(ctx, tools), _tool_policy(spec), spec.tool_retries, now),
             self._conversation_terms(spec, output_type, options, skill_instructions, now),
             UsageCounter(_usage_limits(spec, options), used),
             messages,
@@ -270,6 +267,10 @@ class ChatModelResource:
             found="; ".join(f"{error.message}: {error.found}" for error in errors),
             fix="check the services",
         )
+
+
+def _tool_policy(spec: ChatModelSpec) -> ToolPolicy:
+    return ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error, spec.on_unknown_outcome)
 
 
 def _usage_limits(spec: ChatModelSpec, options: ConversationOptions) -> UsageLimits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.errors import UsageLimitExceededError
-from flink_agents.api.models.chat import ChatUsage, UsageLimits
+from flink_agents.api.models.chat import ChatUsage, UsageLimits, sum_amounts
 from flink_agents.models.chat.requests import RequestAnswer
 
 _NO_USAGE = ChatUsage()
@@ -23,7 +23,7 @@ class UsageCounter:
     def __init__(self, limits: UsageLimits, used: ChatUsage = _NO_USAGE) -> None:
         self._limits = limits
         cost = None if limits.cost is None else used.cost or 0.0
-        self.usage = used.model_copy(update={"cost": cost})
+        self.usage = used if used.cost == cost else used.model_copy(update={"cost": cost})
 
     @property
     def counts_cost(self) -> bool:
@@ -46,15 +46,19 @@ class UsageCounter:
                 conversation must not act on the answer.
         """
         used = answer.response.usage
-        previous_cost = self.usage.cost
-        self.usage = self.usage.model_copy(
+        previous = self.usage
+        self.usage = previous.model_copy(
             update={
-                "requests": self.usage.requests + 1,
-                "input_tokens": self.usage.input_tokens + used.input_tokens,
-                "output_tokens": self.usage.output_tokens + used.output_tokens,
-                "cost": None if answer.cost is None or previous_cost is None else previous_cost + answer.cost,
+                "requests": previous.requests + 1,
+                "input_tokens": previous.input_tokens + used.input_tokens,
+                "output_tokens": previous.output_tokens + used.output_tokens,
+                "cost": None if previous.cost is None or answer.cost is None else previous.cost + answer.cost,
+                "cache_read_tokens": sum_amounts(previous.cache_read_tokens, used.cache_read_tokens or None),
+                "cache_write_tokens": sum_amounts(
+                    previous.cache_write_tokens, used.cache_write_tokens or None
+                ),
             }
-        ).with_cached(used.cache_read_tokens, used.cache_write_tokens)
+        )
         for name in ("input_tokens", "output_tokens", "total_tokens"):
             self._check_limit(name, getattr(self.usage, name), getattr(self._limits, name))
         self._check_cost(answer)

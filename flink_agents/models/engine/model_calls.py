@@ -27,9 +27,9 @@ from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import failed_attempt, text_of, was_not_sent
 from flink_agents.models.setup.model_failures import (
-    check_recordable,
     is_of_a_test,
     may_be_repeated,
+    recordable_text,
     requested_wait,
 )
 
@@ -113,7 +113,7 @@ async def send_request(
     try:
         recorded = await body()
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
-        check_recordable(recorded)
+        recordable_text(recorded)
         read(recorded)
     except ModelHTTPError as error:
         # The policy reads the wait there.

@@ -140,7 +140,7 @@ class MCPRequests:
             AgentsError: A secret is missing.
         """
         seconds = timeout or self._spec.timeout
-        async with self._limiter.wait_for_turn():
+        async with self._limiter:
             connection = self._usable_connection()
             with connection.in_use():
                 toolset = await self._await_opened(connection)

@@ -166,7 +166,7 @@ class EmbeddingModelResource:
             settings["dimensions"] = self.description.dimensions
         if self.description.truncate:
             settings["truncate"] = True
-        async with self._limiter.wait_for_turn():
+        async with self._limiter:
             deadline = asyncio.timeout(self.description.timeout)
             try:
                 async with deadline:

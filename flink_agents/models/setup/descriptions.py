@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.models.chat import problem
+from flink_agents.api.models.descriptions import problem
 from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource
 from flink_agents.api.settings.options import Configuration
 

@@ -9,8 +9,8 @@ but those do not limit how many of them wait for each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from aiolimiter import AsyncLimiter
@@ -20,7 +20,9 @@ from flink_agents.api.errors import NestedChatsError
 
 
 class RequestLimiter:
-    """Limits the requests to a service. It belongs to the event loop on which it is made.
+    """Limits the requests to a service: ``async with`` waits until one more may start.
+
+    It belongs to the event loop on which it is used.
 
     Args:
         max_concurrency: Maximum number of requests in flight; None for no limit.
@@ -31,18 +33,19 @@ class RequestLimiter:
         self._slots = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
 
-    @asynccontextmanager
-    async def wait_for_turn(self) -> AsyncIterator[None]:
-        """Wait until one more request may start; the end of the block lets the next one start."""
+    async def __aenter__(self) -> None:
         if self._slots is not None:
             await self._slots.acquire()
-        try:
-            if self._rate is not None:
+        if self._rate is not None:
+            try:
                 await self._rate.acquire()
-            yield
-        finally:
-            if self._slots is not None:
-                self._slots.release()
+            except BaseException:
+                await self.__aexit__()
+                raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._slots is not None:
+            self._slots.release()
 
 
 MOST_NESTED = 10

@@ -49,18 +49,22 @@ def requested_wait(error: BaseException) -> float | None:
     return requested_pause(attribute_of(error, "retry_after")) if seconds is None else seconds
 
 
-def check_recordable(answer: object) -> None:
-    """Check that an answer can be recorded, and be sent again as part of a conversation.
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+
+
+def recordable_text(answer: object) -> str:
+    """Return an answer as JSON text, if it can be recorded, and be sent again as part of a conversation.
 
     Raises:
         Exception: It has an invalid number, half of a surrogate pair, or too many levels.
     """
-    text = json.dumps(answer, allow_nan=False, ensure_ascii=False)
+    text = _encode(answer)
     try:
         text.encode()
     except UnicodeEncodeError:
         # Such an error otherwise means that a request could not be written.
         raise UnexpectedModelBehavior("the answer has half of a surrogate pair") from None
+    return text
 
 
 def is_of_a_test(error: Exception) -> bool:

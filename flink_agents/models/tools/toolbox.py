@@ -94,7 +94,7 @@ class Toolbox:
         self._policy = policy
         self._retries = retries
         self._now = now
-        self._wrong_steps: Counter[str] = Counter()
+        self._wrong_steps: dict[str, int] = {}
 
     @property
     def definitions(self) -> list[ToolDefinition]:
@@ -157,7 +157,7 @@ class Toolbox:
                 first_errors.pop(call.tool_name, None)
                 self._wrong_steps.pop(call.tool_name, None)
         for name, outcome in first_errors.items():
-            self._wrong_steps[name] += 1
+            self._wrong_steps[name] = self._wrong_steps.get(name, 0) + 1
             if self._wrong_steps[name] > self._retries:
                 raise ToolRetriesExceededError(
                     f"the tool {name!r} was called wrongly {self._wrong_steps[name]} times",
@@ -206,11 +206,11 @@ def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
     Raises:
         DuplicateNameError: Two tools of the author have the same name, or a server's policy is to fail.
     """
-    name_counts = Counter(tool.name for tool in tools if not _is_served(tool))
-    repeated_names = [name for name, count in name_counts.items() if count > 1]
-    if repeated_names:
-        raise duplicate_names_error(repeated_names)
-    reserved_names = set(name_counts)
+    own_names = [tool.name for tool in tools if not _is_served(tool)]
+    reserved_names = set(own_names)
+    if len(reserved_names) < len(own_names):
+        counts = Counter(own_names)
+        raise duplicate_names_error([name for name, count in counts.items() if count > 1])
     named_tools = list[ModelTool]()
     for tool in tools:
         named_tool = _with_free_name(tool, reserved_names) if _is_served(tool) else tool

@@ -184,7 +184,8 @@ class RunSuspender:
     def forget(self, actor: KeyActor) -> None:
         """Drop the signals of a key that has no actor any longer; for Flink's task thread."""
         if actor.mailbox is not None:
-            self._bridge.hand(self._live.pop, actor.mailbox, None)
+            # Without the loop, which it would wake for each key: nothing of the key is executed any longer.
+            self._live.pop(actor.mailbox, None)
 
     def settle(self, run: Run, suspension: Suspension, waits: list[StoredWait] | None = None) -> None:
         """Emit what the code of a resumed run has not emitted about its approval requests.

@@ -172,7 +172,7 @@ class LocalMetricGroup(MetricGroup):
 
     @override
     def get_sub_group(self, name: str) -> LocalMetricGroup:
-        return self.groups.setdefault(name, LocalMetricGroup(name))
+        return self.groups.get(name) or self.groups.setdefault(name, LocalMetricGroup(name))
 
     @override
     def get_counter(self, name: str) -> LocalCounter:

@@ -191,7 +191,10 @@ class Head:
     @property
     def blocking(self) -> ListedRun | None:
         """The suspended run that blocks the key, so that no other one starts; None if there is none."""
-        return next((run for run in self.suspended if run.blocks), None)
+        for run in self.suspended:
+            if run.blocks:
+                return run
+        return None
 
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:

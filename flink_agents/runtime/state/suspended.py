@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -87,7 +87,11 @@ class StoredWait:
     @property
     def identity(self) -> StoredWait:
         """A copy for comparisons, without what may change in a replay: its times and its request."""
-        return replace(self, deadline=None, began=None, request=None)
+        return type(self)(self.step, self.task, self.nth, name=self.name)
+
+    def timed(self, began: int | None, deadline: int | None) -> StoredWait:
+        """Return a copy with its start and its deadline, in milliseconds since the epoch."""
+        return type(self)(self.step, self.task, self.nth, deadline, self.name, began, self.request)
 
     def id(self, key_text: str, seq: int) -> str:
         """Return the id by which a signal can name the wait, see :func:`wait_id`."""

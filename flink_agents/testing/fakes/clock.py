@@ -96,6 +96,9 @@ class ClockedLoop(Protocol):
     def wake(self) -> None:
         """Wake the loop, so that it looks at its timers. For any thread."""
 
+    def start_submitted(self) -> None:
+        """Let runs that were submitted start now that the test waits. For any thread."""
+
 
 class Clock:
     """The wall clock in milliseconds, and the time of event loops in seconds.
@@ -104,12 +107,14 @@ class Clock:
 
     Attributes:
         is_real: True while timers take real time, because the test waits for a limited time.
+        test_waits: True while the test waits for the end of runs.
         hanging: The loop whose runs nothing can end; None if there is none.
         lock: Held while time moves.
     """
 
     def __init__(self) -> None:
         self.is_real = False
+        self.test_waits = False
         self.hanging: ClockedLoop | None = None
         self.lock = threading.RLock()
         self._wall = 0.0
@@ -199,6 +204,17 @@ class Clock:
                 due = loop.next_due
                 if due is not None and due <= self._seconds:
                     loop.wake()
+
+    @contextmanager
+    def while_waiting(self) -> Iterator[None]:
+        """Start submitted runs at once while the test waits; else those of several keys start together."""
+        self.test_waits = True
+        for loop in self._loops_now():
+            loop.start_submitted()
+        try:
+            yield
+        finally:
+            self.test_waits = False
 
     # -- for the loops ----------------------------------------------------------------
 

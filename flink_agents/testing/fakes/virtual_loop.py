@@ -12,12 +12,13 @@ from collections.abc import Callable
 from contextvars import Context
 from itertools import count
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.loop.action_loop import ActionLoop
+from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.testing.fakes.clock import (
     IDLE_SECONDS,
@@ -28,9 +29,6 @@ from flink_agents.testing.fakes.clock import (
     RealTime,
 )
 from flink_agents.testing.fakes.outside_work import OutsideWork, waits_for_outside
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.loop.agent_loop import AgentLoop
 
 LEAST_SECONDS = 1e-6
 """The shortest time between the call that sets a timer and the timer, if the time is not far ahead."""
@@ -64,6 +62,9 @@ class IdleSelector(selectors.DefaultSelector):
         # Also while code of a run never waits: what was submitted meanwhile starts by such a timer.
         if self.loop.call_own_timers():
             timeout = 0
+        if timeout is not None and timeout <= 0 and not self.loop.has_files:
+            # What threads hand over is called without a look at the file by which they wake the loop.
+            return []
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -104,6 +105,8 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         self._numbers = count()
         self._own_timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._is_resting = False
+        # The timer with which runs start that were submitted soon after others.
+        self._drain: asyncio.TimerHandle | None = None
         # The real seconds until it looks again if time stands still.
         self._pause = SHORTEST_SECONDS
         # The looks without a timer since something has happened.
@@ -127,6 +130,8 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
             )
             return super().call_at(when, callback, *args, context=context)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if getattr(callback, "__func__", None) is AgentLoop._drain:  # pyright: ignore[reportPrivateUsage]
+            self._drain = handle
         due = RealTime.seconds() + when - self.own_time()
         heapq.heappush(self._own_timers, (due, next(self._numbers), handle))
         return handle
@@ -181,10 +186,14 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         agent = self.agent
         return agent is not None and bool(agent._tasks)  # pyright: ignore[reportPrivateUsage]
 
+    @property
+    def has_files(self) -> bool:
+        """True if it watches sockets or other files, besides the one by which threads wake it."""
+        return len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
+
     def waits_for_outside(self) -> bool:
         """Return True if a run waits for a thread, socket or store: for nothing that the loop itself ends."""
-        files = len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
-        return self.has_runs and self._outside.is_there(files)
+        return self.has_runs and self._outside.is_there(self.has_files)
 
     def may_be_woken(self) -> bool:
         """Return True if a thread or socket may give the loop work, for a run or not."""
@@ -200,6 +209,11 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         agent = self.agent
         if agent is not None:
             self.call_soon_threadsafe(agent._notify)  # pyright: ignore[reportPrivateUsage]
+
+    def start_submitted(self) -> None:
+        """Let runs that were submitted start now that the test waits. For any thread."""
+        if self._drain is not None:
+            self.wake()
 
     def wake(self) -> None:
         """Wake the loop, so that it looks at its timers. For any thread."""
@@ -315,6 +329,14 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
     def call_own_timers(self) -> bool:
         """Schedule the callbacks of the runtime's timers that are due; return True if there are any."""
         called = False
+        if self.clock.test_waits and (drain := self._drain) is not None:
+            # The test submits nothing more.
+            self._drain = None
+            if not drain.cancelled():
+                drain.cancel()
+                if (agent := self.agent) is not None:
+                    self.call_soon(agent._drain)  # pyright: ignore[reportPrivateUsage]
+                    called = True
         while self._own_timers and self._own_timers[0][0] <= RealTime.seconds():
             handle = heapq.heappop(self._own_timers)[2]
             if not handle.cancelled():

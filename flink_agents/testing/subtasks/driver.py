@@ -84,12 +84,13 @@ def wait_for_progress(loop: AgentLoop, seen: int, seconds: float, clock: Clock) 
         HarnessHangError: It made none in time, or nothing can end what its runs wait for.
     """
     remaining = seconds
-    while not loop.wait_for_progress(seen, min(remaining, FLINK_SLICE_SECONDS)):
-        check_hang(clock)
-        # Counted: a test may freeze or move the clocks of ``time``, but not those of locks.
-        remaining -= FLINK_SLICE_SECONDS
-        if remaining <= 0:
-            raise hang_error(f"no run ended within {seconds:g} s", loop)
+    with clock.while_waiting():
+        while not loop.wait_for_progress(seen, min(remaining, FLINK_SLICE_SECONDS)):
+            check_hang(clock)
+            # Counted: a test may freeze or move the clocks of ``time``, but not those of locks.
+            remaining -= FLINK_SLICE_SECONDS
+            if remaining <= 0:
+                raise hang_error(f"no run ended within {seconds:g} s", loop)
 
 
 class Driver:

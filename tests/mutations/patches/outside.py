@@ -155,9 +155,9 @@ patch(
 )
 patch(
     "odd-answer-recorded",
-    "setup.model_failures:check_recordable",
-    "text = json.dumps(answer, allow_nan=False, ensure_ascii=False)",
-    'text = ""',
+    "setup.model_failures:recordable_text",
+    "text = _encode(answer)",
+    "return json.dumps(answer)",
     "An answer that cannot be sent again is part of the conversation.",
 )
 patch(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
@@ -34,6 +36,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
     VideoUrl,
 )
+from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.errors import AgentConfigurationError, MessageOriginError, UrlContentError
 from flink_agents.api.models.chat import ChatInput
@@ -154,9 +157,14 @@ def _convert_transcript(transcript: ChatTranscript) -> list[ModelMessage]:
     return from_json(transcript.root)
 
 
-def to_json(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Return messages as JSON values; :func:`from_json` restores equal messages."""
-    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+def to_json(messages: Sequence[ModelMessage], exclude_none: bool = False) -> list[dict[str, Any]]:
+    """Return messages as JSON values; :func:`from_json` restores equal messages.
+
+    Args:
+        messages: The messages.
+        exclude_none: True to omit fields that are None; only for responses, of which none is required.
+    """
+    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", exclude_none=exclude_none)
 
 
 def from_json(values: Sequence[Any]) -> list[ModelMessage]:
@@ -169,13 +177,15 @@ class Transcript:
 
     All messages to a model pass through this class, so it rejects contents with URLs, and makes text that can
     be sent. The digest is computed incrementally, so that a long conversation is not read again for each
-    request.
+    request. Each message is written as JSON once, for the digest, the text of the record, and the search for
+    text that cannot be sent.
 
     Args:
         allow_urls: True if messages may contain URLs of files.
 
     Attributes:
-        messages: All messages, the oldest first. Add further ones with :meth:`add`.
+        messages: All messages, the oldest first. Add further ones with :meth:`add`; :attr:`digest` makes
+            their text sendable.
     """
 
     def __init__(self, allow_urls: bool = False) -> None:
@@ -194,26 +204,50 @@ class Transcript:
         added = list(messages)
         if not self._allow_urls:
             check_no_urls(added)
-        self.messages += map(sendable, added)
+        self.messages += added
 
     @property
     def digest(self) -> str:
         """The digest of all messages so far: 32 hexadecimal digits."""
-        added = to_json(self.messages[self._digested_count :])
-        if added:
-            earlier = self._digest.hexdigest() if self._digested_count else ""
-            self._request = request_text(added, earlier)
-        self._digested_count = len(self.messages)
-        for value in added:
-            text = json.dumps(_stable_json(value), sort_keys=True, separators=(",", ":"))
-            self._digest.update(b"%d:" % len(text))
-            self._digest.update(text.encode("utf-8", "surrogatepass"))
+        if added := self.messages[self._digested_count :]:
+            self.messages[self._digested_count :], values, texts = _write_sendable(added)
+            self._request = request_text(values, self._digest.hexdigest() if self._digested_count else "")
+            self._digested_count = len(self.messages)
+            for text in texts:
+                self._digest.update(b"%d:" % len(text))
+                self._digest.update(text.encode())
         return self._digest.hexdigest()
 
     @property
     def request(self) -> str:
         """The text of the messages that the last :attr:`digest` added, for the record of the request."""
         return self._request
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_MAY_BE_HALF = re.compile(r"\\u(?:d[89a-f]|fffd)")
+"""Matches a surrogate in JSON of ASCII characters, and the character that pydantic writes for it in a key."""
+
+
+def _write_sendable(
+    messages: list[ModelMessage],
+) -> tuple[list[ModelMessage], list[dict[str, Any]], list[str]]:
+    """Return messages that can be sent, and what :func:`_write_messages` returns for them.
+
+    Almost all can be sent as they are, which is seen in their JSON.
+    """
+    with suppress(UnicodeEncodeError, PydanticSerializationError):
+        values, texts = _write_messages(messages)
+        if not any(map(_MAY_BE_HALF.search, texts)):
+            return messages, values, texts
+    sendable_messages = list(map(sendable, messages))
+    return sendable_messages, *_write_messages(sendable_messages)
+
+
+def _write_messages(messages: Sequence[ModelMessage]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return messages as JSON values, and the JSON text of what a digest covers of each."""
+    values = to_json(messages)
+    return values, [_encode(_stable_json(value)) for value in values]
 
 
 def _stable_json(message: Mapping[str, Any]) -> dict[str, Any]:

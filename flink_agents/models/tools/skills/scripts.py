@@ -109,7 +109,7 @@ class ScriptRunner:
         content = skill.find_file(script, skill.scripts)
         command = [*_interpreter(script, content), *_check_arguments(arguments)]
         close_worker()
-        async with self._limiter.wait_for_turn():
+        async with self._limiter:
             return await self._run_command(skill, command)
 
     async def _run_command(self, skill: Skill, command: list[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import replace
 from typing import Any, Protocol
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -322,11 +321,11 @@ class RunWaits:
         now = self.mailbox.clock()
         stored = self._open.get(wait)
         if stored is None:
-            return replace(wait, began=now, deadline=_after(now, seconds))
+            return wait.timed(now, _after(now, seconds))
         if not self._has_new_code:
-            return replace(wait, began=stored.began, deadline=stored.deadline)
+            return wait.timed(stored.began, stored.deadline)
         assert stored.began is not None
-        return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
+        return wait.timed(stored.began, _after(stored.began, seconds))
 
     def add_counted(self, path: str, count: int) -> None:
         """Count side outputs under a path as emitted, so that a resumed run does not emit them again."""
