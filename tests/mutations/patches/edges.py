@@ -189,8 +189,8 @@ patch(
 patch(
     "end-unrecorded",
     "execution.calls.durable_calls:DurableCalls.end_succeeded",
-    "await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))",
-    "pass",
+    "outcomes = await self._record_end(step, record)",
+    "outcomes = {}",
     "The end of an action is not recorded.",
 )
 patch(
