@@ -104,6 +104,8 @@ class Owner:
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         token: Random id of this attempt.
+        ended_jobs: Ids of jobs whose processes are known to have ended: their leases need no wait. A stopped
+            process has not ended.
     """
 
     job_id: str
@@ -111,11 +113,14 @@ class Owner:
     subtask: int
     parallelism: int
     token: str
+    ended_jobs: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
+    def create(
+        cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1, ended_jobs: Iterable[str] = ()
+    ) -> Owner:
         """Return an owner with a new random token; the other arguments are its attributes."""
-        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
+        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16), frozenset(ended_jobs))
 
     def outranks(self, other: Owner) -> bool:
         """Return True if ``other`` must not append any more once this owner has opened a store."""
@@ -124,6 +129,11 @@ class Owner:
             or self.parallelism != other.parallelism
             or self.subtask == other.subtask
         )
+
+    def yields_to(self, other: Owner) -> bool:
+        """Return True if ``other`` keeps this owner from appending as long as it may be alive."""
+        is_other_job = self.group == other.group and self.job_id != other.job_id
+        return is_other_job and other.job_id not in self.ended_jobs
 
 
 @dataclass(frozen=True)

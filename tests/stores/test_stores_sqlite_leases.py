@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from sqlite_tools import JOURNAL, direct, opened, record, run, until, writer_of
 
+from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import JobIdentifierInUseError, StoreClosedError
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
 def leases(file: Path) -> list[float]:
@@ -56,6 +58,18 @@ def test_the_lease_of_a_job_that_died_long_ago_is_not_awaited(file: Path) -> Non
         connection.execute("UPDATE owners SET lease_until = ?", (time.time() - 1,))
         connection.close()
         second = await opened(file, "job-2", lease_seconds=3600)
+        await second.append(JOURNAL, [record()])
+        await second.close()
+
+    run(body)
+
+
+def test_the_lease_of_a_job_that_is_known_to_have_ended_is_not_awaited(file: Path) -> None:
+    async def body() -> None:
+        first = await opened(file, lease_seconds=3600)
+        first.kill()
+        second = SQLiteStore(file, lease_seconds=3600)
+        await second.open(Owner.create("job-2", "orders/agent", ended_jobs=["job-1"]))
         await second.append(JOURNAL, [record()])
         await second.close()
 

@@ -405,7 +405,11 @@ def claim_file(
             (encode_text(owner.group), encode_text(owner.job_id)),
         )
         other_leases = frozenset(OtherLease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
-        alive = frozenset(lease for lease in other_leases - ended if lease.valid_until > now)
+        alive = frozenset(
+            lease
+            for lease in other_leases - ended
+            if lease.valid_until > now and lease.job_id not in owner.ended_jobs
+        )
         if not alive:
             _replace_owners(connection, owner, now + lease_seconds, lease_seconds)
         connection.execute("COMMIT")

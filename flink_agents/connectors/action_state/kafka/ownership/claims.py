@@ -370,9 +370,9 @@ class Claims:
         return [claim for group in self._by_group for claim in self._live_claims_of(group)]
 
     def blocking_claims(self, owner: Owner) -> dict[str, Claim]:
-        """Return the claims of other jobs that hold the group of ``owner``, by token."""
+        """Return the claims of other jobs that hold the group of ``owner`` and may be alive, by token."""
         live = self._live_claims_of(owner.group)
-        return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
+        return {claim.owner.token: claim for claim in live if owner.yields_to(claim.owner)}
 
     def _live_claims_of(self, group: str) -> list[Claim]:
         later = _Later()
