@@ -417,7 +417,7 @@ class ClaimsWriter:
         self._write_record("release", owner.token, True, seconds)
 
     def write_heartbeat(self, owner: Owner) -> None:
-        """Write that an owner is alive, without waiting for the acknowledgement."""
+        """Queue the record that an owner is alive; the caller lets the producer send it."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 
