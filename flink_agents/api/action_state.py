@@ -104,7 +104,8 @@ class Owner:
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         token: Random id of this attempt.
-        dead_jobs: Flink's ids of jobs whose processes have ended: no lease of theirs needs to be waited for.
+        ended_jobs: Ids of jobs whose processes are known to have ended: their leases need no wait. A stopped
+            process has not ended.
     """
 
     job_id: str
@@ -112,19 +113,14 @@ class Owner:
     subtask: int
     parallelism: int
     token: str
-    dead_jobs: frozenset[str] = field(default=frozenset(), compare=False)
+    ended_jobs: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def create(
-        cls,
-        job_id: str,
-        group: str,
-        subtask: int = 0,
-        parallelism: int = 1,
-        dead_jobs: frozenset[str] = frozenset(),
+        cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1, ended_jobs: Iterable[str] = ()
     ) -> Owner:
         """Return an owner with a new random token; the other arguments are its attributes."""
-        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16), dead_jobs)
+        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16), frozenset(ended_jobs))
 
     def outranks(self, other: Owner) -> bool:
         """Return True if ``other`` must not append any more once this owner has opened a store."""
@@ -133,6 +129,11 @@ class Owner:
             or self.parallelism != other.parallelism
             or self.subtask == other.subtask
         )
+
+    def yields_to(self, other: Owner) -> bool:
+        """Return True if ``other`` keeps this owner from appending as long as it may be alive."""
+        is_other_job = self.group == other.group and self.job_id != other.job_id
+        return is_other_job and other.job_id not in self.ended_jobs
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class ActionStateStore(ABC):
 
         A running job holds a lease on its group. Another job waits, in bounded time: if the lease is renewed
         meanwhile, the other job is rejected; otherwise the lease expires. Attempts of the same job do not
-        wait, nor does an owner wait for its ``dead_jobs``. The lease decides who waits, never who may append.
+        wait, nor does an owner wait for its ``ended_jobs``. The lease decides who waits, never who may append.
 
         Args:
             owner: The owner that appends. None opens the store to read and to prune, without fencing an

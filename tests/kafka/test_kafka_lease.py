@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 
 from flink_agents.api.action_state import Owner
-from flink_agents.api.errors import FencedOwnerError, OptionError, StoreUnavailableError
+from flink_agents.api.errors import (
+    FencedOwnerError,
+    JobIdentifierInUseError,
+    OptionError,
+    StoreUnavailableError,
+)
 from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.kafka.ownership import lease as lease_module
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims
@@ -164,6 +169,27 @@ def test_an_owner_of_a_version_without_leases_is_not_awaited(settings: KafkaSett
         claims.close()
         assert fences == dict.fromkeys((0.0, HOUR), dict.fromkeys(range(settings.partitions), 0))
         await old.close()
+        await new.close()
+
+    run(body())
+
+
+def test_a_job_that_is_known_to_have_ended_is_not_awaited(settings: KafkaSettings) -> None:
+    """Neither its lease nor that of its appends. A job that has not ended is still in use."""
+    patient = replace(settings, append_lease_seconds=HOUR, lease_seconds=HOUR)
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        old = await opened(patient)
+        await old.append(journal, [record(index=0)])
+        await asyncio.to_thread(wait_until, lease_of(old).covers)
+        old.kill()
+        new = KafkaStore(replace(patient, lease_seconds=1.0))
+        await new.open(Owner.create("job-2", GROUP, ended_jobs=["job-0", "job-1"]))
+        await new.append(journal, [record(index=1)])
+        assert indexes(await new.scan(journal)) == [0, 1]
+        with pytest.raises(JobIdentifierInUseError):
+            await KafkaStore(settings).open(Owner.create("job-3", GROUP, ended_jobs=["job-1"]))
         await new.close()
 
     run(body())

@@ -69,11 +69,11 @@ def test_only_the_lease_of_a_job_that_is_known_to_be_dead_is_not_awaited(file: P
         first = await opened(file, lease_seconds=3600)
         first.kill()
         second = SQLiteStore(file, lease_seconds=0.3)
-        await second.open(Owner.create("job-2", "orders/agent", dead_jobs=frozenset({"job-1"})))
+        await second.open(Owner.create("job-2", "orders/agent", ended_jobs=["job-1"]))
         await second.append(JOURNAL, [record()])
         third = SQLiteStore(file, lease_seconds=0.3)
         with pytest.raises(JobIdentifierInUseError):
-            await third.open(Owner.create("job-3", "orders/agent", dead_jobs=frozenset({"job-1"})))
+            await third.open(Owner.create("job-3", "orders/agent", ended_jobs=["job-1"]))
         await second.close()
 
     run(body)

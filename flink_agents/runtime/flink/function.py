@@ -247,7 +247,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             ),
             attempt=task.attempt,
             identity=None if run is None else run.identity,
-            dead_jobs=frozenset() if run is None else frozenset(run.dead_jobs),
+            ended_jobs=frozenset() if run is None else frozenset(run.ended_jobs),
         )
 
     def _route_calls(

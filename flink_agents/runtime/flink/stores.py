@@ -115,7 +115,7 @@ class AnnouncedRun:
         journal: The file of the store ``sqlite``, if no option gives one.
         checkpoints: Directory of this start's checkpoints.
         driver: The process that runs the script.
-        dead_jobs: Flink's ids of earlier starts whose processes have ended.
+        ended_jobs: Flink's ids of earlier starts whose processes have ended.
     """
 
     identifier: str
@@ -123,7 +123,7 @@ class AnnouncedRun:
     journal: str
     checkpoints: str
     driver: int = 0
-    dead_jobs: Sequence[str] = ()
+    ended_jobs: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Return the JSON for Flink's configuration of the job."""

@@ -142,7 +142,7 @@ class OperatorHost:
         attempt: Number of the task attempt, from 0.
         identity: The base of all ids. Default: the option ``job-identifier``, else ``job_id``.
         submission: Identifies the submission of the job. Default: ``job_id``.
-        dead_jobs: Flink's ids of earlier jobs whose processes have ended.
+        ended_jobs: Flink's ids of earlier jobs whose processes have ended.
     """
 
     job_id: str
@@ -162,7 +162,7 @@ class OperatorHost:
     attempt: int = 0
     identity: str | None = None
     submission: str | None = None
-    dead_jobs: frozenset[str] = frozenset()
+    ended_jobs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _journals(
     if make_store is None:
         return None
     group = journal_name(job_id, plan.name)
-    owner = Owner.create(host.job_id, group, host.subtask, host.parallelism, host.dead_jobs)
+    owner = Owner.create(host.job_id, group, host.subtask, host.parallelism, host.ended_jobs)
     pruner = host.make_pruner(metrics)
     return Journals(
         make_store, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call

@@ -27,7 +27,7 @@ patch(
 )
 patch(
     "copied-folder-proves-death",
-    "start_decision:_dead_jobs",
+    "start_decision:_ended_jobs",
     "if start.lock == identity",
     "if start.lock",
     "A start on a copy of the folder takes the store from the job that runs in the other folder.",

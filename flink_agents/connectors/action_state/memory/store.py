@@ -57,11 +57,7 @@ class MemoryPlace:
             JobIdentifierInUseError: The store of another job has the group.
         """
         for other_owner, holder in self.owners.values():
-            if (
-                other_owner.group == owner.group
-                and other_owner.job_id != owner.job_id
-                and holder() is not None
-            ):
+            if owner.yields_to(other_owner) and holder() is not None:
                 raise in_use_error(owner, other_owner.job_id)
         for token in [
             token for token, (earlier_owner, _) in self.owners.items() if owner.outranks(earlier_owner)

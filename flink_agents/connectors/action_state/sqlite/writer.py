@@ -408,7 +408,7 @@ def claim_file(
         alive = frozenset(
             lease
             for lease in other_leases - ended
-            if lease.valid_until > now and lease.job_id not in owner.dead_jobs
+            if lease.valid_until > now and lease.job_id not in owner.ended_jobs
         )
         if not alive:
             _replace_owners(connection, owner, now + lease_seconds, lease_seconds)

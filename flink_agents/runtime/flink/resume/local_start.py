@@ -171,7 +171,7 @@ class LocalStart:
             str(folder.journal),
             str(checkpoints),
             os.getpid(),
-            self.beginning.dead_jobs,
+            self.beginning.ended_jobs,
         )
         once = {ANNOUNCEMENT_KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         if chosen is not None:

@@ -127,7 +127,7 @@ class StartDecision:
         skipped: True if the job has finished in a start of the script that ended in the middle.
         damaged: Newer checkpoints that are damaged.
         warnings: Further warnings for the console.
-        dead_jobs: Flink's ids of earlier starts whose processes have ended.
+        ended_jobs: Flink's ids of earlier starts whose processes have ended.
     """
 
     folder: JobFolder
@@ -140,7 +140,7 @@ class StartDecision:
     skipped: bool = False
     damaged: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
-    dead_jobs: list[str] = field(default_factory=list[str])
+    ended_jobs: list[str] = field(default_factory=list[str])
 
     @property
     def shown(self) -> str:
@@ -182,9 +182,9 @@ def begin_start(
     _acquire_lock(folder, record, lock)
     try:
         # Before the decision: a new job run replaces the record.
-        dead_jobs = _dead_jobs(folder, record)
+        ended_jobs = _ended_jobs(folder, record)
         beginning = _decide_start(folder, record, request, lock, read, script)
-        beginning.dead_jobs = dead_jobs
+        beginning.ended_jobs = ended_jobs
         return beginning
     except BaseException:
         lock.release()
@@ -282,7 +282,7 @@ def _acquire_lock(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
         time.sleep(0.1)
 
 
-def _dead_jobs(folder: JobFolder, record: RunRecord) -> list[str]:
+def _ended_jobs(folder: JobFolder, record: RunRecord) -> list[str]:
     """Return the ids of the last starts whose processes have ended: each held the lock until then.
 
     A stopped process still holds it. A copy of the folder has another lock, and proves nothing.

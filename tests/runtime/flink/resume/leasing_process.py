@@ -69,7 +69,7 @@ async def main(state_dir: str, job_id: str) -> None:
     print_step("recorded")
     # All places share the store, as machines share a broker.
     store = SQLiteStore(os.environ["JOURNAL"], lease_seconds=float(os.environ["LEASE_SECONDS"]))
-    await store.open(Owner.create(job_id, GROUP, dead_jobs=frozenset(beginning.dead_jobs)))
+    await store.open(Owner.create(job_id, GROUP, ended_jobs=frozenset(beginning.ended_jobs)))
     print_step("open")
     while True:
         try:

@@ -171,9 +171,9 @@ def test_a_start_has_ended_if_it_held_the_same_lock(
     world.run = world.record.write(JobRun("orders", identifier="orders", plans=PLANS, starts=(start,)))
     change(world)
     beginning = world.begin()
-    assert chosen(beginning) is None and beginning.dead_jobs == (["a" * 32] if dead else [])
+    assert chosen(beginning) is None and beginning.ended_jobs == (["a" * 32] if dead else [])
     fresh = world.begin(replace(REQUEST, fresh=True))
-    assert not fresh.run.starts and fresh.dead_jobs == beginning.dead_jobs
+    assert not fresh.run.starts and fresh.ended_jobs == beginning.ended_jobs
 
 
 def test_a_system_without_an_id_of_its_boot_proves_nothing(
@@ -183,4 +183,4 @@ def test_a_system_without_an_id_of_its_boot_proves_nothing(
     world.folder.lock.touch()
     assert world.folder.lock_identity() == ""
     world.start(1)
-    assert world.begin().dead_jobs == []
+    assert world.begin().ended_jobs == []

@@ -48,7 +48,7 @@ from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import UnreadableCodecError
 
 if TYPE_CHECKING:
-    from kafka import KafkaProducer
+    from flink_agents.kafka_producer import DirectProducer
 
 _log = bounded_logger("flink_agents.store")
 
@@ -370,9 +370,9 @@ class Claims:
         return [claim for group in self._by_group for claim in self._live_claims_of(group)]
 
     def blocking_claims(self, owner: Owner) -> dict[str, Claim]:
-        """Return the claims of other jobs that hold the group of ``owner``, by token."""
+        """Return the claims of other jobs that hold the group of ``owner`` and may be alive, by token."""
         live = self._live_claims_of(owner.group)
-        return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
+        return {claim.owner.token: claim for claim in live if owner.yields_to(claim.owner)}
 
     def _live_claims_of(self, group: str) -> list[Claim]:
         later = _Later()
@@ -393,7 +393,7 @@ class ClaimsWriter:
         settings: Settings of the store: the timeouts of writes.
     """
 
-    def __init__(self, producer: KafkaProducer, topic: Topic, settings: KafkaSettings) -> None:
+    def __init__(self, producer: DirectProducer, topic: Topic, settings: KafkaSettings) -> None:
         self._producer = producer
         self._topic = topic.name
         self._settings = settings
@@ -417,7 +417,7 @@ class ClaimsWriter:
         self._write_record("release", owner.token, True, seconds)
 
     def write_heartbeat(self, owner: Owner) -> None:
-        """Write that an owner is alive, without waiting for the acknowledgement."""
+        """Queue the record that an owner is alive; the caller lets the producer send it."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 

@@ -112,8 +112,7 @@ class TakeOver:
         since = self._clock()
         self._refresh_claims(owner)
         for claim in self._claims.earlier_claims(owner.token):
-            is_other_job = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
-            if is_other_job and claim.owner.token not in ended:
+            if owner.yields_to(claim.owner) and claim.owner.token not in ended:
                 # The other job was first.
                 self._writer.withdraw_claim(owner)
                 raise in_use_error(owner, claim.owner.job_id)
@@ -133,12 +132,13 @@ class TakeOver:
         """Return the longest lease, in seconds, of the owners whose records ``owner`` has to decide about.
 
         This includes owners that another one outranked without writing its fence: they may still append. An
-        owner without a fence has no lease: it starts one only after its fence.
+        owner without a fence has no lease: it starts one only after its fence. A job that has ended has none.
         """
         longest = 0.0
         for claim in self._claims.of_group(owner.group):
             if claim.owner.token == owner.token:
                 break  # Later owners see its claim before they append.
-            if not claim.ended and claim.void is None and owner.outranks(claim.owner):
+            has_ended = claim.ended or claim.owner.job_id in owner.ended_jobs
+            if not has_ended and claim.void is None and owner.outranks(claim.owner):
                 longest = max(longest, claim.append_lease)
         return longest
