@@ -152,7 +152,13 @@ class RunCommitter:
         if self._journals is not None:
             self._mark_records(end, head, actor)
         if end.counts:
-            self._advance_number(end, head, actor)
+            # Step 5: set the number of the key's next run, which idempotency keys and ids derive from.
+            if head.fresh:
+                # The actor may have found the start of a generation that an earlier attempt had started.
+                head.start(head.begin if actor is None else actor.begin)
+            # If its input still waits, the run keeps its number. One that was skipped and comes now has a
+            # number below the next one, which stays.
+            head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)
         if actor is None:
             # Nothing of its key waits, so that neither skipped runs nor marks of users are left.
             return
@@ -230,18 +236,6 @@ class RunCommitter:
                 actor.unpruned += 1
         elif end.frees_key and self._shared.may_record:
             head.unrecorded = True
-
-    def _advance_number(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
-        """Step 5: set the sequence number of the key's next run.
-
-        Idempotency keys and ids derive from the number. A recorded run that was skipped and comes now has a
-        number below the next one, which stays.
-        """
-        if head.fresh:
-            # The actor may have found the start of a generation that an earlier attempt had started.
-            head.start(head.begin if actor is None else actor.begin)
-        # If its input still waits, the run keeps its number.
-        head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)
 
     def _store_position(self) -> None:
         """Put the position of the store of durable calls into state, for a comparison after a restore.

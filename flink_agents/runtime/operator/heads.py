@@ -140,17 +140,21 @@ class KeyCache:
     Args:
         expires: True if memory expires in state. Then nothing is cached.
         most_bytes: The approximate size of a generation, see ``MOST_BYTES``.
+
+    Attributes:
+        latest: The generation of the keys that were used last.
+        older: The generation before it.
     """
 
     def __init__(self, expires: bool, most_bytes: int = MOST_BYTES) -> None:
         self._most = 0 if expires else most_bytes
-        self._latest: dict[str, CachedKey] = {}
-        self._older: dict[str, CachedKey] = {}
+        self.latest: dict[str, CachedKey] = {}
+        self.older: dict[str, CachedKey] = {}
         self._bytes = 0
 
     def get(self, key_text: str) -> CachedKey | None:
         """Return the cached head and memory of a key; None if they are not cached."""
-        return self._latest.get(key_text) or self._older.get(key_text)
+        return self.latest.get(key_text) or self.older.get(key_text)
 
     def store_key(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
@@ -169,18 +173,18 @@ class KeyCache:
             # Only the head is cached then.
             memory = {}
             whole = False
-        self._latest[key_text] = CachedKey(head, memory, whole, searched)
+        self.latest[key_text] = CachedKey(head, memory, whole, searched)
         self._bytes += KEY_BYTES
         for data in memory.values():
             self._bytes += NODE_BYTES + (len(data) if data is not None else 0)
         if self._bytes > self._most:
             # Two generations: entries that are used move to the newer one, and the older one is dropped
             # whole.
-            self._older = self._latest
-            self._latest = {}
+            self.older = self.latest
+            self.latest = {}
             self._bytes = 0
 
     def remove_key(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""
-        self._latest.pop(key_text, None)
-        self._older.pop(key_text, None)
+        self.latest.pop(key_text, None)
+        self.older.pop(key_text, None)

@@ -3,7 +3,7 @@
 The caller makes the key current in the state and timers that it passes in, as Flink does.
 
 If the whole run of an input can execute on the calling thread, and nothing of its key waits, it is executed
-and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
+and committed at once (the inline path). All other inputs are stored in state and handed to the key's
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
 This module handles inputs and actors. ``operator.commit`` commits runs, and ``operator.heartbeat`` decides
@@ -159,7 +159,8 @@ class AgentProcessor:
         if actor is not None:
             return self._feed_input(actor, record, timestamp, timers)
         heads = self.heads
-        cached = self.cache.get(key_text)
+        cache = self.cache
+        cached = cache.latest.get(key_text) or cache.older.get(key_text)
         head = cached.head if cached is not None else heads.read_or_create(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         if head.suspended and self._suspensions.blocks(head):
@@ -195,7 +196,7 @@ class AgentProcessor:
                 run.short_term.committed(changes)
             # Not `end_waits`: no loop has prepared it.
             run.ended = None
-            self.cache.store_key(key_text, head, memory, whole, searched=True)
+            cache.store_key(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -354,7 +355,7 @@ class AgentProcessor:
         # Reading a whole map is the most expensive call of state.
         memory = run.short_term.load(whole)
         if head.nodes is not None:
-            # The run goes on with its dictionary; the head has what is committed.
+            # The run continues with its dictionary, and the head has what is committed.
             head.nodes = head.nodes.copy()
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
         number = actor.loaded
@@ -462,15 +463,8 @@ class AgentProcessor:
         """
         actor = self.actors.get(key_text)
         head = actor.head if actor is not None else self.heads.read(key_text) or Head(self._job_id)
-        run = Run(
-            self._shared,
-            head.journal_id,
-            key_text,
-            head.next_seq,
-            timestamp,
-            self._clock(),
-            self._state.memory,
-        )
+        now = self._clock()
+        run = Run(self._shared, head.journal_id, key_text, head.next_seq, timestamp, now, None)
         self._executor.reject_input(run, record, error)
         emission = Emission()
         emission.take_timed(run)

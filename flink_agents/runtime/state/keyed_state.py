@@ -49,7 +49,7 @@ MOST_BYTES = 2048
 """The most bytes of memory in a head, and the most bytes of waiting inputs."""
 
 LEAST_BYTES = 1024
-"""Memory returns from the map to the head when it has at most so many bytes."""
+"""Memory returns from the map to the head when it has at most this number of bytes."""
 
 MOST_INPUTS = 4
 """An input that comes after this number of waiting ones is not in the head."""

@@ -256,7 +256,9 @@ class _Value:
         setattr(self._backend.current, self._name, _as_bytes(value))
 
     def clear(self) -> None:
-        setattr(self._backend.current, self._name, None)
+        state = self._backend.current
+        assert self._name != "busy" or not state.pending, "a key at rest has waiting work in state"
+        setattr(state, self._name, None)
 
 
 class _Map(Generic[K]):

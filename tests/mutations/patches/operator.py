@@ -13,7 +13,7 @@ patch(
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "end.seq + 1 if end.frees_key else",
     "end.seq if end.frees_key else",
     "The next run of a key gets the number of the last one.",
@@ -41,14 +41,14 @@ patch(
 )
 patch(
     "commit-number-goes-back",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)",
     "head.next_seq = end.seq + 1 if end.frees_key else end.seq",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
@@ -189,7 +189,7 @@ patch(
 patch(
     "kept-drop-half",
     "heads:KeyCache.remove_key",
-    "self._older.pop(key_text, None)",
+    "self.older.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
@@ -265,7 +265,7 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "end.seq + 1 if end.frees_key else end.seq)",
     "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.own_conditions
 
 
 class Sizes(Agent):
-    """Sets the node ``data`` to so many characters; the first field of an input is the key."""
+    """Sets the node ``data`` to the number of characters of an input; the first field is the key."""
 
     @action(InputEvent)
     def store(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        _, size = event.input
+        size = event.input[1]
         memory = ctx.short_term_memory
         length = len(memory.get("data", ""))
         memory.set("data", "x" * size)
@@ -33,12 +33,17 @@ class Sizes(Agent):
         return OutputEvent(output=(length, memory.get("count")))
 
 
-class Waiting(Sizes):
+class Waiting(Agent):
     """The same on the event loop."""
 
     @action(InputEvent)
     async def store(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return Sizes.store(self, event, ctx)  # type: ignore[arg-type]
+        size = event.input[1]
+        memory = ctx.short_term_memory
+        length = len(memory.get("data", ""))
+        memory.set("data", "x" * size)
+        memory.set("count", memory.get("count", 0) + 1)
+        return OutputEvent(output=(length, memory.get("count")))
 
 
 def harness_of(agent: Any, **config: Any) -> OperatorHarness:
