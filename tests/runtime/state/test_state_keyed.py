@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import LEAST_BYTES, MOST_BYTES, MOST_INPUTS, Head
+from flink_agents.runtime.state.suspended import ListedRun
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes import state as fake_state
 from flink_agents.testing.fakes.state import FakeBackend
 from tests.suite import conditions
 
 UNFORCED: Any = {**conditions.UNFORCED, "forced_serialization": False}
+
+SLEEPING = ListedRun(0, 0, False, 1, None, None, [])
 
 pytestmark = pytest.mark.own_conditions
 
@@ -212,3 +216,30 @@ def test_a_key_at_work_has_its_new_head() -> None:
     assert backend.current.busy is None
     state.remove(read)
     assert state.read() is None
+
+
+def test_a_key_with_signals_or_suspended_runs_is_listed() -> None:
+    backend = FakeBackend(lambda: 0, None)
+    backend.key = "a"
+    state = backend.keyed_state()
+    for waiting in (Head("job", signals_expire=5), Head("job", suspended=[SLEEPING])):
+        state.write(waiting)
+        assert backend.waiting() == [("a", "a")]
+        state.write(Head("job", is_busy=True))
+        assert backend.waiting() == []
+
+
+def test_memory_of_a_run_that_is_not_committed_is_not_in_the_head() -> None:
+    with OperatorHarness(Waiting, lambda record: record[0], auto_run=False, **UNFORCED) as harness:
+        harness.push(("a", 4))
+        harness.run_until_idle()
+        harness.push(("a", 5))
+        [subtask] = harness._subtasks
+        actor = subtask.processor.actors["sa"]
+        deadline = time.monotonic() + 30
+        while not actor.ended and time.monotonic() < deadline:
+            time.sleep(0.001)
+        harness.push(("a", 6))
+        head = Head.unpack(harness.state("a").head or b"")
+        assert (head.nodes or {})["count"] == ValueCodec().encode(1)
+        assert sorted(head.inputs) == [1, 2]
