@@ -30,7 +30,7 @@ from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
+from flink_agents.runtime.serde.keys import KeyEncoder, encode_key
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.clock import Clock
@@ -368,8 +368,10 @@ class OperatorHarness(Restarts):
         subtask = self._subtask_of(encode_key(key))
         subtask.backend.key = encode_key(key)
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        entries = subtask.backend.keyed_state().memory.items()
-        return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
+        state = subtask.backend.keyed_state()
+        head = state.read()
+        nodes = {} if head is None else state.read_memory(head)
+        return {path: codec.decode(data) for path, data in sorted(nodes.items()) if data != OBJECT}
 
     def sequence_number(self, key: Any = 0) -> int:
         """Return the number of committed runs of ``key``."""

@@ -24,10 +24,9 @@ from flink_agents.runtime.journal.identity import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.keys import decode_key, escape
+from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.pending import pack_input
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
 from flink_agents.testing.fakes.waits import PendingWait
 from flink_agents.testing.harness import OperatorHarness
@@ -134,11 +133,15 @@ def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None
         delayed: The packed delayed event that started the run, which is due in that state; None for another
             input.
     """
-    pending: dict[int, bytes] = {}
-    if delayed is not None:
-        pending[head.next_pending] = pack_input(delayed)
-        head.next_pending += 1
-    return KeyState(head.pack(), pending, {escape(path): (data, None) for path, data in memory.items()})
+    state = KeyState()
+    head.nodes = dict(memory)
+    if delayed is None:
+        state.rested = head.pack()
+    else:
+        head.inputs = {0: delayed}
+        head.next_pending = 1
+        state.busy = head.pack()
+    return state
 
 
 def _read_header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:

@@ -99,7 +99,7 @@ def delayed_delivered_again(before: Any) -> Any:
         if delayed_events and not getattr(self, "came", False):
             self.came = True
             head.delayed_due = state.add(*delayed_events[0])
-            self._state.head.update(head.pack())
+            self._state.write(head)
             timers.register_processing_time_timer(max(head.delayed_due, self._clock()) + 1)
 
     return come_in

@@ -332,7 +332,8 @@ def calls_in(file: Path, journal_id: str) -> int:
 def packed(state: KeyState) -> dict[str, Any]:
     """State of a key as JSON."""
     return {
-        "head": None if state.head is None else state.head.hex(),
+        "rested": None if state.rested is None else state.rested.hex(),
+        "busy": None if state.busy is None else state.busy.hex(),
         "pending": {str(number): data.hex() for number, data in state.pending.items()},
         "memory": {path: data.hex() for path, (data, _) in state.memory.items()},
         "processing_timers": sorted(state.processing_timers),
@@ -343,7 +344,8 @@ def packed(state: KeyState) -> dict[str, Any]:
 def unpacked(kept: dict[str, Any]) -> KeyState:
     """State of a key from JSON."""
     return KeyState(
-        head=None if kept["head"] is None else bytes.fromhex(kept["head"]),
+        rested=None if kept["rested"] is None else bytes.fromhex(kept["rested"]),
+        busy=None if kept["busy"] is None else bytes.fromhex(kept["busy"]),
         pending={int(number): bytes.fromhex(data) for number, data in kept["pending"].items()},
         memory={path: (bytes.fromhex(data), None) for path, data in kept["memory"].items()},
         processing_timers=set(kept["processing_timers"]),

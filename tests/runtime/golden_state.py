@@ -48,7 +48,8 @@ def harness(inline: bool) -> OperatorHarness:
 def restored(entry: dict[str, Any]) -> Snapshot:
     """The checkpoint that an entry ``operator`` of the file describes."""
     state = KeyState(
-        head=bytes.fromhex(entry["head"]),
+        rested=bytes.fromhex(entry["rested"]),
+        busy=bytes.fromhex(entry["busy"]),
         pending={int(number): bytes.fromhex(data) for number, data in entry["pending"].items()},
         memory={path: (bytes.fromhex(data), None) for path, data in entry["memory"].items()},
         processing_timers=set(entry["processing_timers"]),
@@ -64,7 +65,7 @@ def written() -> dict[str, Any]:
     second_harness = harness(inline=False)
     second_harness.restore(first_harness.snapshot())
     second_harness.push({"second": (1,)}, timestamp=2)
-    second_harness.push(None)
+    second_harness.push_all([None, 2, 3, 4])
     ((key, state),) = second_harness.snapshot().keys.items()
     codec = ValueCodec()
     return {
@@ -72,7 +73,8 @@ def written() -> dict[str, Any]:
         "heads": {name: head.pack().hex() for name, head in HEADS.items()},
         "operator": {
             "key": key,
-            "head": (state.head or b"").hex(),
+            "rested": (state.rested or b"").hex(),
+            "busy": (state.busy or b"").hex(),
             "pending": {str(number): data.hex() for number, data in state.pending.items()},
             "memory": {path: data.hex() for path, (data, _) in state.memory.items()},
             "processing_timers": sorted(state.processing_timers),

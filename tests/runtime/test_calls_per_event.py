@@ -106,7 +106,7 @@ def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
 
 def test_an_input_of_a_plain_action_passes_through_nothing_that_it_does_not_use() -> None:
     calls, files = measured(Counting(), {})
-    assert calls <= 51
+    assert calls <= 48
     assert files <= 14
 
 

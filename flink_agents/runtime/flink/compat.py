@@ -22,6 +22,7 @@ from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueSt
 from pyflink.util.java_utils import get_field_value, get_j_env_configuration
 
 from flink_agents.runtime.state.keyed_state import (
+    BUSY_STATE,
     DELAYED_STATE,
     HEAD_STATE,
     MEMORY_STATE,
@@ -131,6 +132,7 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
     (``docs/design/core.md``; ``PRIMITIVE_ARRAY`` converts byte by byte).
     """
     head = ValueStateDescriptor(HEAD_STATE, Types.PICKLED_BYTE_ARRAY())
+    busy = ValueStateDescriptor(BUSY_STATE, Types.PICKLED_BYTE_ARRAY())
     pending = MapStateDescriptor(PENDING_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
     memory = MapStateDescriptor(MEMORY_STATE, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
     unpruned = ValueStateDescriptor(UNPRUNED_STATE, Types.PICKLED_BYTE_ARRAY())
@@ -139,10 +141,12 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
         memory.enable_time_to_live(_state_ttl(memory_ttl_ms))
     return KeyedState(
         context.get_state(head),
+        context.get_state(busy),
         context.get_map_state(pending),
         context.get_map_state(memory),
         context.get_state(unpruned),
         context.get_map_state(delayed),
+        memory_ttl_ms is not None,
     )
 
 

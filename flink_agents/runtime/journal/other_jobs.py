@@ -40,8 +40,7 @@ from flink_agents.runtime.journal.identity import is_flink_job_id
 from flink_agents.runtime.journal.records import RunHeader, input_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.pending import PendingInputs
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -130,11 +129,11 @@ class OtherJobs:
         )
 
 
-def origins_of(head: Head, pending: PendingInputs) -> list[Origin]:
+def origins_of(head: Head, state: KeyedState) -> list[Origin]:
     """Return the other jobs that may have recorded something for inputs of a key, each with those inputs."""
     origins: list[Origin] = []
     for journal_id, marker, end_number in head.origins:
-        waiting = map(pending.get, range(head.first_pending, end_number))
+        waiting = (state.input(head, number) for number in range(head.first_pending, end_number))
         inputs = Counter(input_digest(packed) for packed in waiting if packed is not None)
         origins.append(Origin(journal_id, marker, inputs))
     return origins

@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
@@ -270,7 +271,9 @@ def _operator(
         idle_keys=idle_keys,
         pruning_marks=pruning,
     )
-    new_head = Head if idle_keys is None else idle_keys.new_head
+    new_head: Callable[[str], Head] = partial(Head, nodes=None) if shared.memory_expires else Head
+    if idle_keys is not None:
+        new_head = idle_keys.new_head
     seconds = math.inf if low is None else low.alive_seconds
     operator = AgentProcessor(shared, state, job_id, clock, host.check_cancelled, features, new_head, seconds)
     for service in hooked:

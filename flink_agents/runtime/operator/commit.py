@@ -40,7 +40,6 @@ from flink_agents.runtime.operator.services.service import Emission, Hooks
 from flink_agents.runtime.operator.services.signals import SignalService
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
-from flink_agents.runtime.state.memory import write_nodes
 from flink_agents.trace.records import traceparent
 
 
@@ -94,6 +93,8 @@ class RunCommitter:
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
         self._traces = shared.traces_outputs
+        observers = shared.telemetry.observers
+        self._observes_memory = observers.memory_written is not None or observers.begin_notes is not None
 
     def commit(
         self, ends: Sequence[RunEnd], head: Head, actor: KeyActor | None, timers: Timers, emission: Emission
@@ -116,7 +117,7 @@ class RunCommitter:
         # Step 6: write the head, once for all runs of the call. State has all of them now.
         if self._idle_keys is not None:
             self._idle_keys.note_idle(head, timers)
-        self._state.head.update(head.pack())
+        self._state.write(head)
         if head.marker is not marker:
             self._store_position()
         if self._pruning_marks is not None:
@@ -139,7 +140,11 @@ class RunCommitter:
         run = end.run
         features = self._features
         if end.changes and end.frees_key:
-            self._write_memory(run, end.changes)
+            # Step 1: write the changes of short-term memory. If the key has an actor, the next run has
+            # started on these changes already. It is committed later.
+            self._state.write_memory(head, end.changes)
+            if self._observes_memory:
+                self._notify_memory(run, end.changes)
         if actor is not None and end.frees_key:
             assert end.number is not None
             self._remove_input(end.number, actor)
@@ -147,7 +152,13 @@ class RunCommitter:
         if self._journals is not None:
             self._mark_records(end, head, actor)
         if end.counts:
-            self._advance_number(end, head, actor)
+            # Step 5: set the number of the key's next run, which idempotency keys and ids derive from.
+            if head.fresh:
+                # The actor may have found the start of a generation that an earlier attempt had started.
+                head.start(head.begin if actor is None else actor.begin)
+            # If its input still waits, the run keeps its number. One that was skipped and comes now has a
+            # number below the next one, which stays.
+            head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)
         if actor is None:
             # Nothing of its key waits, so that neither skipped runs nor marks of users are left.
             return
@@ -169,12 +180,8 @@ class RunCommitter:
 
     # -- the steps, in their order ----------------------------------------------------
 
-    def _write_memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
-        """Step 1: write the changes of short-term memory.
-
-        If the key has an actor, the next run has started on these changes already. It is committed later.
-        """
-        write_nodes(self._state.memory, changes)
+    def _notify_memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
+        """Note, or notify observers, how large the written nodes of memory are."""
         notes = run.state.notes
         observers = self._shared.telemetry.observers
         notify = observers.memory_written
@@ -187,13 +194,10 @@ class RunCommitter:
     def _remove_input(self, number: int, actor: KeyActor) -> None:
         """Step 2: remove the input, and advance the head past it.
 
-        The head looks into ``pending`` for later inputs that were committed before. One call of Flink writes
-        both: the next restore rejects a head that counts an input which is not there.
+        One call of Flink writes both: a restore rejects a head that counts an input which is not there.
         """
-        # Before the head counts it, in the same call of Flink.
-        self._state.pending.remove(number)
         actor.committed += 1
-        actor.head.finish(number, self._is_gone)
+        self._state.finish_input(actor.head, number)
 
     def _collect_outputs(self, end: RunEnd, head: Head, emission: Emission, timers: Timers) -> None:
         """Step 3: collect the outputs of the run. They do not leave yet. Events with a delay stay in state.
@@ -233,18 +237,6 @@ class RunCommitter:
         elif end.frees_key and self._shared.may_record:
             head.unrecorded = True
 
-    def _advance_number(self, end: RunEnd, head: Head, actor: KeyActor | None) -> None:
-        """Step 5: set the sequence number of the key's next run.
-
-        Idempotency keys and ids derive from the number. A recorded run that was skipped and comes now has a
-        number below the next one, which stays.
-        """
-        if head.fresh:
-            # The actor may have found the start of a generation that an earlier attempt had started.
-            head.start(head.begin if actor is None else actor.begin)
-        # If its input still waits, the run keeps its number.
-        head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)
-
     def _store_position(self) -> None:
         """Put the position of the store of durable calls into state, for a comparison after a restore.
 
@@ -270,10 +262,6 @@ class RunCommitter:
             if self._journals is not None and actor.journal is not None:
                 self._journals.committed(actor.journal.key, actor.noted, actor.unpruned)
             actor.unpruned = 0
-
-    def _is_gone(self, number: int) -> bool:
-        """Return True if ``pending`` no longer has an input of the current key, because it was committed."""
-        return self._state.pending.get(number) is None
 
 
 def trace_outputs(run: Run, agent: str) -> None:

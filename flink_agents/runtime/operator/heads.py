@@ -13,7 +13,7 @@ when it ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
@@ -58,10 +58,21 @@ class Heads:
             JobIdentifierMismatchError: It is of another job, and no option allows that.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
-        packed = self._state.head.value()
-        if packed is None:
-            return None
-        head = Head.unpack(packed)
+        head = self._state.read()
+        if head is not None:
+            self._check_store(head, key_text)
+        return head
+
+    def read_or_create(self, key_text: str) -> Head:
+        """Return the head of the current key, or a new one; raises what :meth:`read` does."""
+        head = self._state.read()
+        if head is None:
+            return self._new_head(self._job_id)
+        self._check_store(head, key_text)
+        return head
+
+    def _check_store(self, head: Head, key_text: str) -> None:
+        """Check that the store has the records that a head names; raises what :meth:`read` does."""
         journals = self._journals
         if journals is not None:
             # The store may be a copy of the one that the state names.
@@ -72,12 +83,6 @@ class Heads:
         # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:
             check_store(journals, head.store)
-        return head
-
-    def read_or_create(self, key_text: str) -> Head:
-        """Return the head of the current key, or a new one; raises what :meth:`read` does."""
-        head = self.read(key_text)
-        return self._new_head(self._job_id) if head is None else head
 
     def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         """Return True if an earlier attempt may have recorded runs of a key.
@@ -135,44 +140,51 @@ class KeyCache:
     Args:
         expires: True if memory expires in state. Then nothing is cached.
         most_bytes: The approximate size of a generation, see ``MOST_BYTES``.
+
+    Attributes:
+        latest: The generation of the keys that were used last.
+        older: The generation before it.
     """
 
     def __init__(self, expires: bool, most_bytes: int = MOST_BYTES) -> None:
         self._most = 0 if expires else most_bytes
-        self._latest: dict[str, CachedKey] = {}
-        self._older: dict[str, CachedKey] = {}
+        self.latest: dict[str, CachedKey] = {}
+        self.older: dict[str, CachedKey] = {}
         self._bytes = 0
 
     def get(self, key_text: str) -> CachedKey | None:
         """Return the cached head and memory of a key; None if they are not cached."""
-        return self._latest.get(key_text) or self._older.get(key_text)
+        return self.latest.get(key_text) or self.older.get(key_text)
 
     def store_key(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
     ) -> None:
         """Cache the state of a key, with the attributes of a ``CachedKey``.
 
-        The size is added each time, also if the key replaces an older entry. So the real size is below the
-        counted one.
+        If the head has the memory of the key, it replaces ``memory``. The size is added each time, also if
+        the key replaces an older entry. So the real size is below the counted one.
         """
         if not self._most:
             return
-        if len(memory) > MOST_NODES:
+        if head.nodes is not None:
+            memory = cast("dict[str, bytes | None]", head.nodes)
+            whole = True
+        elif len(memory) > MOST_NODES:
             # Only the head is cached then.
             memory = {}
             whole = False
-        self._latest[key_text] = CachedKey(head, memory, whole, searched)
+        self.latest[key_text] = CachedKey(head, memory, whole, searched)
         self._bytes += KEY_BYTES
         for data in memory.values():
             self._bytes += NODE_BYTES + (len(data) if data is not None else 0)
         if self._bytes > self._most:
             # Two generations: entries that are used move to the newer one, and the older one is dropped
             # whole.
-            self._older = self._latest
-            self._latest = {}
+            self.older = self.latest
+            self.latest = {}
             self._bytes = 0
 
     def remove_key(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""
-        self._latest.pop(key_text, None)
-        self._older.pop(key_text, None)
+        self.latest.pop(key_text, None)
+        self.older.pop(key_text, None)

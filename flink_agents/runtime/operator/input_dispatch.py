@@ -16,7 +16,7 @@ from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import KeyedState
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
 
 
@@ -70,7 +70,7 @@ class InputDispatcher:
         blocking = actor.head.blocking
         if blocking is None:
             return
-        packed = self._state.pending.get(blocking.number)
+        packed = self._state.input(actor.head, blocking.number)
         assert packed is not None
         resumed = self._resume(actor, blocking.number, packed, actor.next_seq)
         assert resumed is not None
@@ -93,7 +93,7 @@ class InputDispatcher:
         # The run that it resumes was chosen already.
         if number in actor.woken:
             return None
-        packed = self._state.pending.get(number)
+        packed = self._state.input(actor.head, number)
         if packed is None:
             actor.gone += 1
             # More inputs are missing than were committed early, so state is damaged.
@@ -160,7 +160,9 @@ class InputDispatcher:
             return False
         cached = recovery.cached
         previous_count = len(cached)
-        chosen = self._access.loop.replays.choose(actor, lambda number: self._load_examined(number, recovery))
+        chosen = self._access.loop.replays.choose(
+            actor, lambda number: self._load_examined(number, actor.head, recovery)
+        )
         if chosen is not None:
             self._cached -= previous_count - len(cached)
             resumed = self._resume(actor, chosen.number, chosen.packed, chosen.seq)
@@ -190,9 +192,9 @@ class InputDispatcher:
         self._access.loop.replays.end_if_drained(actor, recovery)
         return True
 
-    def _load_examined(self, number: int, recovery: KeyRecovery) -> bytes:
+    def _load_examined(self, number: int, head: Head, recovery: KeyRecovery) -> bytes:
         """Return the bytes of an input that was examined before, from memory or state."""
-        packed = recovery.cached.get(number) or self._state.pending.get(number)
+        packed = recovery.cached.get(number) or self._state.input(head, number)
         assert packed is not None
         return packed
 

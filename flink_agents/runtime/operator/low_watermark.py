@@ -174,7 +174,7 @@ class LowWatermark(KeyService):
     def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
         """Note the restored inputs and wake-ups of the current key; for a head of None, that it has none."""
         if head is not None:
-            inputs, wake_ups = self._state.pending.inputs_and_wake_ups()
+            inputs, wake_ups = self._state.inputs_and_wake_ups(head)
             for number in wake_ups:
                 self.woken(key_text, number)
             for number, packed in inputs:

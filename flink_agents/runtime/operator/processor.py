@@ -3,7 +3,7 @@
 The caller makes the key current in the state and timers that it passes in, as Flink does.
 
 If the whole run of an input can execute on the calling thread, and nothing of its key waits, it is executed
-and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
+and committed at once (the inline path). All other inputs are stored in state and handed to the key's
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
 This module handles inputs and actors. ``operator.commit`` commits runs, and ``operator.heartbeat`` decides
@@ -31,7 +31,6 @@ from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.services.service import NOTHING, START, Emission, Schedule
-from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
 
@@ -160,7 +159,8 @@ class AgentProcessor:
         if actor is not None:
             return self._feed_input(actor, record, timestamp, timers)
         heads = self.heads
-        cached = self.cache.get(key_text)
+        cache = self.cache
+        cached = cache.latest.get(key_text) or cache.older.get(key_text)
         head = cached.head if cached is not None else heads.read_or_create(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         if head.suspended and self._suspensions.blocks(head):
@@ -176,8 +176,8 @@ class AgentProcessor:
         if head.first_pending != head.next_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
-        memory = cached.memory if cached is not None else {}
-        whole = head.next_seq == 0 if cached is None else cached.whole
+        memory: dict[str, Any] = cached.memory if cached is not None else head.nodes or {}
+        whole = head.nodes is not None or (head.next_seq == 0 if cached is None else cached.whole)
         # Before the action runs, which may change the input.
         shared = self._shared
         stored = None if whole else self._state.memory
@@ -191,11 +191,12 @@ class AgentProcessor:
             emission = Emission()
             changes = run.short_term.changes()
             self._commits.commit((RunEnd(run, None, seq, changes),), head, None, timers, emission)
-            # When no step can raise any more: the cache of the key holds this dictionary.
-            run.short_term.committed(changes)
+            if head.nodes is None:
+                # When no step can raise any more: the cache of the key holds this dictionary.
+                run.short_term.committed(changes)
             # Not `end_waits`: no loop has prepared it.
             run.ended = None
-            self.cache.store_key(key_text, head, memory, whole, searched=True)
+            cache.store_key(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -299,11 +300,10 @@ class AgentProcessor:
     def _store_input(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of the key's next input into state, where they stay until its run is committed."""
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put_input(head.next_pending, packed)
+        number = self._state.put_input(head, packed)
         if self._low_watermark is not None:
-            self._low_watermark.stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())
+            self._low_watermark.stored(key_text, number, timestamp)
+        self._state.write(head)
 
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Store an input of a key with an actor, and pass it to the actor if that has room."""
@@ -354,6 +354,9 @@ class AgentProcessor:
         self._store_input(head, run.key_text, packed, run.timestamp)
         # Reading a whole map is the most expensive call of state.
         memory = run.short_term.load(whole)
+        if head.nodes is not None:
+            # The run continues with its dictionary, and the head has what is committed.
+            head.nodes = head.nodes.copy()
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
         number = actor.loaded
         actor.loaded += 1
@@ -372,11 +375,11 @@ class AgentProcessor:
             timers: Timers of the key.
         """
         cached = self.cache.get(key_text)
-        nodes: dict[str, bytes | None]
-        if cached is not None and cached.whole:
+        nodes: dict[str, Any]
+        if cached is not None and cached.whole and head.nodes is None:
             nodes = cached.memory
         else:
-            nodes = {unescape(path): data for path, data in self._state.memory.items()}
+            nodes = self._state.read_memory(head)
         # Before the actor exists: it takes over the head as this leaves it.
         if head.suspended:
             self._suspensions.wake_first(head, key_text)
@@ -396,7 +399,7 @@ class AgentProcessor:
         self,
         head: Head,
         key_text: str,
-        nodes: dict[str, bytes | None],
+        nodes: dict[str, Any],
         pending: bool,
         timers: Timers,
         unread: bool = True,
@@ -413,7 +416,7 @@ class AgentProcessor:
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
         actor = KeyActor(key_text, head, nodes, self._make_mailbox, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
-            actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())
+            actor.recover(pending, origins_of(head, self._state) if head.origins else ())
             if not head.fresh:
                 self._commits.restored(actor)
         if features.idle_keys is not None:
@@ -431,6 +434,7 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs, and cache its head and memory."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
+        self._state.return_memory(actor.head, actor.memory)
         self.cache.store_key(actor.key_text, actor.head, actor.memory, True, searched=False)
         if actor.mailbox is not None:
             self.loop_access.loop.suspender.forget(actor)
@@ -459,15 +463,8 @@ class AgentProcessor:
         """
         actor = self.actors.get(key_text)
         head = actor.head if actor is not None else self.heads.read(key_text) or Head(self._job_id)
-        run = Run(
-            self._shared,
-            head.journal_id,
-            key_text,
-            head.next_seq,
-            timestamp,
-            self._clock(),
-            self._state.memory,
-        )
+        now = self._clock()
+        run = Run(self._shared, head.journal_id, key_text, head.next_seq, timestamp, now, None)
         self._executor.reject_input(run, record, error)
         emission = Emission()
         emission.take_timed(run)

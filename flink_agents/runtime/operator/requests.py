@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, cast
 
 from flink_agents.api.agents.observers import WAITS, Phase
@@ -35,7 +36,6 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
-from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import Mailbox
 from flink_agents.runtime.state.suspended import ListedRun, StoredWait
@@ -64,7 +64,7 @@ def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor |
         # Numbers of a generation of the key do not begin at 0.
         "runs": head.next_seq - head.begin,
         "inputs": head.waiting,
-        "memory": _memory_sizes(state),
+        "memory": _memory_sizes(state, head),
     }
     if actor is not None:
         description |= _describe_live(key_text, actor)
@@ -87,14 +87,9 @@ def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor |
     return description
 
 
-def _memory_sizes(state: KeyedState) -> dict[str, int]:
+def _memory_sizes(state: KeyedState, head: Head) -> dict[str, int]:
     """Return the bytes of each path of short-term memory, for at most ``MOST`` paths."""
-    sizes: dict[str, int] = {}
-    for path, data in state.memory.items():
-        if len(sizes) == MOST:
-            break
-        sizes[unescape(path)] = len(data)
-    return sizes
+    return {path: len(data) for path, data in islice(state.read_memory(head).items(), MOST)}
 
 
 def _describe_suspended(state: KeyedState, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
@@ -185,7 +180,7 @@ class RequestService(KeyService):
             operator.cache.remove_key(key_text)
         if seq is not None:
             self._runs.wake_marked(head, key_text)
-        self._state.head.update(head.pack())
+        self._state.write(head)
         if seq is None:
             return
         if actor is not None:
@@ -280,8 +275,8 @@ class RequestService(KeyService):
             reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
             self._reply(signal, key_text, REJECTED, reason=reason)
             return
-        value_count = sum(1 for _ in self._state.memory.items())
-        self._state.memory.clear()
+        value_count = len(self._state.read_memory(head))
+        self._state.clear_memory(head)
         had_signals = head.signals_expire is not None
         if had_signals:
             self._state.pending.put_mailbox(Mailbox())

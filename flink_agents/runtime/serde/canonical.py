@@ -16,13 +16,15 @@ import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
-from flink_agents.runtime.serde.codec import ValueCodec, unordered
+from flink_agents.runtime.serde.codec import TUPLE, Packers, ValueCodec, unordered
 
 DIGEST_BYTES = 16
 """The length of a digest."""
 
-_MAP = re.compile(rb"[\x81-\x8f\xde\xdf]")
-"""Matches the first byte of a map with entries in MessagePack. Texts and numbers may contain it, too."""
+_packers = Packers(unicode_errors="surrogatepass", strict_types=True)
+
+_MAP = re.compile(rb"[\x82-\x8f\xde\xdf]|\x81(?!" + re.escape(_packers.pack(TUPLE)) + rb")", re.DOTALL)
+"""Matches the beginning of a map with entries in MessagePack that is no tuple; texts may contain it, too."""
 
 
 class _Pairs(list[tuple[Any, Any]]):
@@ -56,9 +58,10 @@ def _unpack_tree(data: bytes) -> tuple[Any, bool]:
 
     def pairs(entries: list[tuple[Any, Any]]) -> _Pairs:
         nonlocal may_differ
-        may_differ = (
-            may_differ or len(entries) > 1 or (bool(entries) and isinstance(entries[0][0], msgpack.ExtType))
-        )
+        if len(entries) > 1 or (
+            entries and isinstance(key := entries[0][0], msgpack.ExtType) and key != TUPLE
+        ):
+            may_differ = True
         return _Pairs(entries)
 
     tree = msgpack.unpackb(
@@ -91,7 +94,7 @@ class Forms:
             return b"{" + b"".join(_framed(part) for entry in sorted(entries) for part in entry) + b"}"
         if isinstance(node, list):
             return b"[" + b"".join(_framed(self.form(item)) for item in node) + b"]"
-        return b"." + msgpack.Packer(unicode_errors="surrogatepass", strict_types=True).pack(node)
+        return b"." + _packers.pack(node)
 
     def _value_form(self, key: Any, value: Any) -> bytes:
         """Return the form of a map's value; the items of a set have no order."""

@@ -76,6 +76,10 @@ def unknown_version(content_name: str, data: bytes, version: bytes) -> StateForm
     )
 
 
+TUPLE = msgpack.ExtType(_TUPLE, b"")
+"""The only key of a map that represents a tuple."""
+
+
 def unordered(code: int) -> bool:
     """Return True for the extension codes of ``set`` and ``frozenset``, whose items have no order."""
     return code in (_SET, _FROZENSET)

@@ -21,9 +21,9 @@ from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import MemoryPathError, StateError, UnsavedChangeError
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
-from flink_agents.runtime.serde.keys import escape, unescape
+from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.serde.typenames import shorten
-from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
+from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot, state_key
 
 FIRST_CHECKED = 20
 """The number of executions of each action that are checked in production before sampling starts."""
@@ -69,9 +69,6 @@ def _malformed(path: object) -> MemoryPathError:
         expected="a text: names with dots between them, such as 'order' or 'order.total'",
         found=shorten(path),
     )
-
-
-_state_key = lru_cache(maxsize=8192)(escape)
 
 
 class MemoryTree:
@@ -123,7 +120,7 @@ class MemoryTree:
             return cached[path]
         if self._loaded or self._slot is None:
             return None
-        data = cached[path] = self._slot.get(_state_key(path))
+        data = cached[path] = self._slot.get(state_key(path))
         return data
 
     def write_node(self, path: str, data: bytes | None) -> None:
@@ -298,15 +295,6 @@ def take_back(undo: Undo, mark: int) -> None:
             written[path] = data
         else:
             del written[path]
-
-
-def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:
-    """Write encoded nodes to the map in state, by path; None removes one."""
-    for path, data in nodes.items():
-        if data is None:
-            slot.remove(_state_key(path))
-        else:
-            slot.put(_state_key(path), data)
 
 
 class TreeObject(MemoryObject):

@@ -35,7 +35,7 @@ def unpack(entry_name: str, data: bytes, make_entry: Callable[[Any], T], version
     if data[:1] != version:
         raise unknown_version(entry_name, data, version)
     try:
-        return make_entry(msgpack.unpackb(data[1:], strict_map_key=False))
+        return make_entry(msgpack.unpackb(data[1:], strict_map_key=False, unicode_errors="surrogatepass"))
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise StateFormatError(f"{entry_name} cannot be read", found=str(error)) from error
 

@@ -21,23 +21,30 @@ class KeyState:
     """The state of one key; every value is bytes.
 
     Attributes:
-        head: The packed head; None for a key without state.
-        pending: Packed waiting inputs by number.
-        memory: Encoded short-term memory by escaped path, each value with the time at which it expires, or
-            None.
+        rested: The packed head of a key at rest; None for a key without state.
+        busy: The packed head that replaces it while the key has waiting work; None otherwise.
+        pending: Packed waiting inputs that the head has no room for, suspended runs and signals by number.
+        memory: Encoded short-term memory that is not in the head by escaped path, each value with the time
+            at which it expires, or None.
         processing_timers: Times of the key's processing-time timers, in milliseconds.
         event_timers: Times of the key's event-time timers, in milliseconds.
         unpruned: A marker that records of the key have to be pruned; None otherwise.
         delayed: Packed delayed events by number.
     """
 
-    head: bytes | None = None
+    rested: bytes | None = None
+    busy: bytes | None = None
     pending: dict[int, bytes] = field(default_factory=dict)
     memory: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
     processing_timers: set[int] = field(default_factory=set)
     event_timers: set[int] = field(default_factory=set)
     unpruned: bytes | None = None
     delayed: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def head(self) -> bytes | None:
+        """The packed head; None for a key without state."""
+        return self.rested if self.busy is None else self.busy
 
     def copy(self) -> KeyState:
         """Return a copy that shares nothing with this one."""
@@ -137,12 +144,14 @@ class FakeBackend:
         Args:
             names_store: True if the state of the operator names its store.
         """
-        head = _Value(self, "head")
+        rested = _Value(self, "rested")
+        busy = _Value(self, "busy")
         unpruned = _Value(self, "unpruned")
         pending = _Entries(self, "pending")
         delayed = _Entries(self, "delayed")
         journals = self.journals if names_store else None
-        return KeyedState(head, pending, _Memory(self), unpruned, delayed, journals)
+        expires = self.memory_ttl is not None
+        return KeyedState(rested, busy, pending, _Memory(self), unpruned, delayed, expires, journals)
 
     def report_watermark(self, low: LowWatermark) -> None:
         """Show downstream operators the output watermark ``low`` of the subtask, from now on."""
@@ -162,8 +171,8 @@ class FakeBackend:
         self.key = key
 
     def waiting(self) -> list[tuple[str, str]]:
-        """Return the keys with waiting inputs, each as text and as Flink has it: here the text again."""
-        return [(key, key) for key, state in self.keys.items() if state.pending]
+        """Return the keys with waiting work, each as text and as Flink has it: here the text again."""
+        return [(key, key) for key, state in self.keys.items() if state.busy is not None]
 
     def delaying(self, most: int | None = None) -> list[str]:
         """Return the keys with delayed events, at most ``most``."""
@@ -247,7 +256,9 @@ class _Value:
         setattr(self._backend.current, self._name, _as_bytes(value))
 
     def clear(self) -> None:
-        setattr(self._backend.current, self._name, None)
+        state = self._backend.current
+        assert self._name != "busy" or not state.pending, "a key at rest has waiting work in state"
+        setattr(state, self._name, None)
 
 
 class _Map(Generic[K]):

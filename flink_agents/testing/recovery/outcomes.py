@@ -54,10 +54,12 @@ class HarnessOutcome:
         lists: dict[tuple[str, str], list[Any]] = {}
         for what, key, value in outputs:
             lists.setdefault((what, key), []).append(value)
-        memory = {
-            key: {path: data for path, (data, _) in state.memory.items()} for key, state in keys.items()
-        }
         heads = {key: Head.unpack(state.head) for key, state in keys.items() if state.head is not None}
+        memory = {
+            key: heads[key].nodes or {unescape(path): data for path, (data, _) in state.memory.items()}
+            for key, state in keys.items()
+            if key in heads
+        }
         delayed = {
             key: [(event.due, event.packed) for event in delayed_in(state)] for key, state in keys.items()
         }
@@ -142,7 +144,7 @@ def _delayed_differences(expected: HarnessOutcome, actual_outcome: HarnessOutcom
 
 
 def _memory_values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
-    return {unescape(path): codec.decode(data) for path, data in sorted(memory.items()) if data != OBJECT}
+    return {path: codec.decode(data) for path, data in sorted(memory.items()) if data != OBJECT}
 
 
 def _same_list(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:

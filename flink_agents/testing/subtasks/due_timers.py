@@ -152,8 +152,8 @@ class DueTimers:
         now = self._clock()
         if head is not None and head.delayed_due is not None and head.delayed_due <= now:
             return True
-        if not state.pending or head is None:
-            return bool(state.pending)
+        if head is None:
+            return False
         blocking = head.blocking
         if blocking is not None:
             return blocking.is_due(now)

@@ -13,17 +13,10 @@ patch(
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "end.seq + 1 if end.frees_key else",
     "end.seq if end.frees_key else",
     "The next run of a key gets the number of the last one.",
-)
-patch(
-    "commit-input-stays",
-    "commit:RunCommitter._remove_input",
-    "self._state.pending.remove(number)",
-    "pass",
-    "The input of a committed run stays in state.",
 )
 patch(
     "commit-last-first",
@@ -35,7 +28,7 @@ patch(
 patch(
     "commit-head-unwritten",
     "commit:RunCommitter.commit",
-    "self._state.head.update(head.pack())",
+    "self._state.write(head)",
     "pass",
     "A commit does not write the head.",
 )
@@ -48,14 +41,14 @@ patch(
 )
 patch(
     "commit-number-goes-back",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)",
     "head.next_seq = end.seq + 1 if end.frees_key else end.seq",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
@@ -77,7 +70,7 @@ patch(
 patch(
     "aside-memory-unwritten",
     "commit:RunCommitter._commit_run",
-    "self._write_memory(run, end.changes)",
+    "self._state.write_memory(head, end.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
@@ -118,7 +111,7 @@ patch(
 )
 patch(
     "store-unchecked",
-    "heads:Heads.read",
+    "heads:Heads._check_store",
     "check_store(journals, head.store)",
     "pass",
     "A job goes on with another store than that of its state.",
@@ -140,7 +133,7 @@ patch(
 patch(
     "forget-memory",
     "services.cleanup:IdleKeyExpiry.look_at",
-    "if any(True for _ in self._state.memory.items()):",
+    "if self._state.read_memory(head):",
     "if False:",
     "A key is forgotten although it has memory.",
 )
@@ -168,7 +161,7 @@ patch(
 patch(
     "actor-unread",
     "processor:AgentProcessor._new_actor",
-    "actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())",
+    "actor.recover(pending, origins_of(head, self._state) if head.origins else ())",
     "pass",
     "The records of a key are not read when it gets an actor.",
 )
@@ -196,7 +189,7 @@ patch(
 patch(
     "kept-drop-half",
     "heads:KeyCache.remove_key",
-    "self._older.pop(key_text, None)",
+    "self.older.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
@@ -245,7 +238,7 @@ patch(
 patch(
     "delayed-head-unwritten",
     "services.delayed:Delays.come_in",
-    "self._state.head.update(head.pack())",
+    "self._state.write(head)",
     "pass",
     "The head does not count delayed events that have come.",
 )
@@ -272,7 +265,7 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._advance_number",
+    "commit:RunCommitter._commit_run",
     "end.seq + 1 if end.frees_key else end.seq)",
     "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",
@@ -409,4 +402,11 @@ patch(
     "key_text not in self._touched",
     "True",
     "A key that came since the restore counts as one of the restored checkpoint.",
+)
+patch(
+    "handed-over-memory-shared",
+    "processor:AgentProcessor._hand_over",
+    "head.nodes = head.nodes.copy()",
+    "pass",
+    "What a run writes before its commit is in the head.",
 )

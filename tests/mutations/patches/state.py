@@ -63,8 +63,8 @@ patch(
 patch(
     "unused-with-signals",
     "keyed_state:Head.is_unused",
-    "return not (self.next_seq or self.has_pending or extra)",
-    "return not (self.next_seq or self.has_pending)",
+    "not (self.next_seq or extra)",
+    "not self.next_seq",
     "The head of a key that has nothing but signals is removed.",
 )
 patch(
@@ -251,8 +251,57 @@ patch(
 )
 patch(
     "removed-node-stays",
-    "memory:write_nodes",
-    "slot.remove(_state_key(path))",
+    "keyed_state:write_nodes",
+    "slot.remove(state_key(path))",
     "pass",
     "A removed node stays in state.",
+)
+patch(
+    "commit-input-stays",
+    "keyed_state:KeyedState.finish_input",
+    "if head.inputs.pop(number, None) is None:",
+    "if False:",
+    "The input of a committed run stays in state.",
+)
+patch(
+    "head-of-key-at-work-stays",
+    "keyed_state:KeyedState.write",
+    "self._busy.clear()",
+    "pass",
+    "The head of a key that has ended its work is not the one that a restore reads.",
+)
+patch(
+    "head-at-rest-first",
+    "keyed_state:KeyedState.read",
+    "self._busy.value()",
+    "None",
+    "A restore reads the head from before a key's work.",
+)
+patch(
+    "key-with-signals-is-not-listed",
+    "keyed_state:KeyedState.write",
+    "or head.signals_expire is not None",
+    "",
+    "A key that only signals wait for is not found after a restart.",
+)
+patch(
+    "key-with-suspended-runs-is-not-listed",
+    "keyed_state:KeyedState.write",
+    "or head.suspended or",
+    "or",
+    "A key whose runs sleep is not found after a restart.",
+)
+patch(
+    "moved-memory-lost",
+    "keyed_state:KeyedState._move_memory",
+    "self.write_memory(head, nodes or {})",
+    "pass",
+    "Memory that becomes large is lost.",
+)
+patch(
+    "returned-memory-doubled",
+    "keyed_state:KeyedState.return_memory",
+    "self.memory.clear()",
+    "pass",
+    "Memory that became small stays in the map as well.",
 )

@@ -11,6 +11,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 
 WAIT_SECONDS = 30
@@ -49,7 +50,8 @@ def test_what_a_call_did_so_far_is_in_no_checkpoint() -> None:
         harness.advance_time(5000)
         snapshot = harness.snapshot()
         [state] = snapshot.keys.values()
-        assert (state.memory, sorted(state.pending)) == ({}, [0, 1])
+        head = Head.unpack(state.head or b"")
+        assert (state.memory, head.nodes, sorted(head.inputs)) == ({}, {}, [0, 1])
         assert (harness.outputs, harness.side_output("audit")) == ([], [])
         agent.go_on.set()
         harness.run_until_idle()

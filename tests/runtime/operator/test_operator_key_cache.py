@@ -68,7 +68,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def keyed_state(self: FakeBackend, names_store: bool = True) -> Any:
         state = plain(self, names_store)
-        counted(state.head, "head", "value")
+        counted(state._rested, "head", "value")
         counted(state.memory, "memory", "get")
         counted(state.memory, "memory", "items")
         return state
@@ -131,7 +131,7 @@ def nodes(count: int, size: int = 0) -> dict[str, bytes | None]:
 def test_what_is_kept_has_a_bound() -> None:
     cache = KeyCache(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
     for number in range(1000):
-        cache.store_key(f"k{number}", Head("job"), nodes(3, 100), True, False)
+        cache.store_key(f"k{number}", Head("job", nodes=None), nodes(3, 100), True, False)
     there = [number for number in range(1000) if cache.get(f"k{number}") is not None]
     assert 10 <= len(there) <= 21
     assert there == list(range(1000 - len(there), 1000))
@@ -148,7 +148,7 @@ def test_a_key_that_is_used_stays() -> None:
 
 def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
     cache = KeyCache(False)
-    head = Head("job")
+    head = Head("job", nodes=None)
     cache.store_key("few", head, nodes(MOST_NODES), True, False)
     cache.store_key("many", head, nodes(MOST_NODES + 1), True, False)
     assert cache.get("few") == (head, nodes(MOST_NODES), True, False)

@@ -253,7 +253,7 @@ def test_keys_of_another_job_wait_until_they_come(pruners: list[Pruned]) -> None
     assert state.head is not None
     head = Head.unpack(state.head)
     head.journal_id = "0123456789abcdef0123456789abcdee"
-    state.head = head.pack()
+    state.rested = head.pack()
     harness.restore(checkpoint)
     harness.run_until_idle()
     for _ in range(5):
@@ -274,7 +274,7 @@ def test_a_key_of_which_nobody_can_tell_waits_until_it_comes(pruners: list[Prune
     if what == "version":
         state.unpruned = b"\x09anything"
     else:
-        state.head = Head.fresh_one(Head.unpack(state.head).journal_id, 100).pack()
+        state.rested = Head.fresh_one(Head.unpack(state.head).journal_id, 100).pack()
     harness.restore(checkpoint)
     harness.run_until_idle()
     for _ in range(5):
@@ -288,7 +288,7 @@ def test_a_mark_of_a_key_that_was_forgotten_goes(pruners: list[Pruned]) -> None:
     harness = harness_of(MemoryPlace())
     harness.push("a0")
     checkpoint = harness.checkpoint()
-    checkpoint.keys["sa"].head = None
+    checkpoint.keys["sa"].rested = None
     harness.restore(checkpoint)
     harness.run_until_idle()
     assert marked(harness) == []

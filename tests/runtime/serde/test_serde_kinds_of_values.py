@@ -41,7 +41,7 @@ from pydantic_core import MultiHostUrl, Url
 from pyflink.common import Row
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.canonical import digest_of
+from flink_agents.runtime.serde.canonical import digest_of, digest_of_form
 from flink_agents.runtime.serde.codec import ValueCodec
 from tests.suite.tables import each_case
 
@@ -311,3 +311,14 @@ def test_the_place_of_other_bytes_is_named(value: Any, path: str) -> None:
     with pytest.raises(UnserializableValueError) as caught:
         read(value)
     assert path in str(caught.value)
+
+
+def test_a_tuple_has_an_order_and_the_parts_in_it_may_have_none() -> None:
+    """Its digest is that of its bytes, as that of a list is: sorting costs ten times as much."""
+    codec = ValueCodec()
+    plain = (17, (0.0, "\x81\x82"))
+    assert digest_of(codec, plain) == digest_of_form(b"=" + codec.encode(plain)[1:])
+    assert digest_of(codec, plain) != digest_of(codec, [17, [0.0, "\x81\x82"]])
+    assert digest_of(codec, ({"a": 1, "b": 2},)) == digest_of(codec, ({"b": 2, "a": 1},))
+    assert digest_of(codec, ({(1,): 2},)) != digest_of(codec, ({(2,): 2},))
+    assert digest_of(codec, ({1, "one"},)) == digest_of(codec, ({"one", 1},))

@@ -371,7 +371,7 @@ def restored_harness(name: str, config: dict[str, Any]) -> OperatorHarness:
         return OutputEvent(output=type(ctx.short_term_memory.get("kept")).__name__)
 
     harness = OperatorHarness(Agent(name="a").add_action("read", InputEvent, read), config=config)
-    head = Head("harness", next_seq=1).pack()
+    head = Head("harness", next_seq=1, nodes=None).pack()
     state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}, b""]), None)})
     snapshot = harness.snapshot()
     harness.restore(type(snapshot)({"i0": state}, 0, {}, snapshot.max_parallelism))

@@ -13,8 +13,8 @@ from core_agents import probe
 from flink_agents import MemoryScope
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.memory import MemoryTree, TreeObject, write_nodes
-from flink_agents.testing.fakes import state as fake_state
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, write_nodes
+from flink_agents.runtime.state.memory import MemoryTree, TreeObject
 from tests.suite.tables import each_case
 
 
@@ -97,13 +97,13 @@ def test_state_is_touched_no_more_than_needed(state: CountingMap, body: Any, exp
 def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Paths that runs in the harness write to memory state."""
     written_paths: list[str] = []
-    put = fake_state._Memory.put  # pyright: ignore[reportPrivateUsage]
+    write_memory = KeyedState.write_memory
 
-    def counting(self: Any, key: str, value: bytes) -> None:
-        written_paths.append(key)
-        put(self, key, value)
+    def counting(self: KeyedState, head: Head, changes: dict[str, bytes | None]) -> None:
+        written_paths.extend(changes)
+        write_memory(self, head, changes)
 
-    monkeypatch.setattr(fake_state._Memory, "put", counting)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(KeyedState, "write_memory", counting)
     yield written_paths
 
 

@@ -28,9 +28,9 @@ from flink_agents.runtime.flink.internals.java_objects import (
     unfit_part_error,
 )
 from flink_agents.runtime.state.keyed_state import (
+    BUSY_STATE,
     DELAYED_STATE,
     JOURNALS_STATE,
-    PENDING_STATE,
     POSITION,
     POSITIONS_STATE,
     UNPRUNED_STATE,
@@ -93,9 +93,9 @@ class FlinkKeys:
         return JavaTimers(read_attribute(self._context.timer_service(), "_j_timer_service"))
 
     def waiting(self) -> list[tuple[str, Any]]:
-        """Return canonical string and key of all keys that have inputs in state."""
+        """Return canonical string and key of all keys that have waiting work in state."""
         keys: list[tuple[str, Any]] = []
-        for key in self._keys_of(PENDING_STATE):
+        for key in self._keys_of(BUSY_STATE):
             self.switch(key)
             keys.append((self.text(), key))
         return keys

@@ -72,7 +72,10 @@ class IdleKeyExpiry(KeyService):
 
     def new_head(self, journal_id: str) -> Head:
         """Return the head of a key without one, whose numbers begin with the present second."""
-        return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
+        head = Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
+        if self._memory_expires:
+            head.nodes = None
+        return head
 
     def note_idle(self, head: Head, timers: Timers) -> None:
         """Note in the head that all inputs of the current key are committed, if they are.
@@ -120,7 +123,7 @@ class IdleKeyExpiry(KeyService):
             self._schedule_check(max(now, head.signals_expire) + 1, timers)
             return
         # A key with memory keeps its head, so that the numbers of its runs continue.
-        if any(True for _ in self._state.memory.items()):
+        if self._state.read_memory(head):
             if self._memory_expires:
                 self._schedule_check(now + self._ttl_ms, timers)
             return
@@ -130,7 +133,7 @@ class IdleKeyExpiry(KeyService):
         elif has_records:
             self._schedule_check(now + self._ttl_ms, timers)
         else:
-            self._state.head.clear()
+            self._state.remove(head)
             # A map whose entries have all expired is empty, and Flink's heap would keep it for ever.
             self._state.memory.clear()
             if self._journals is not None:
@@ -272,16 +275,15 @@ class UnprunedKeys(KeyService):
         It may have had inputs since the restore.
         """
         packed = self._state.unpruned.value()
-        data = self._state.head.value()
+        head = self._state.read()
         # No mark, or one of a later version, which must stay.
         if packed is None or packed[:1] != _VERSION:
             return
         marker = packed[1:] or None
         # The head is gone, so the key has no records left.
-        if data is None:
+        if head is None:
             self._state.unpruned.clear()
             return
-        head = Head.unpack(data)
         if key_text in self._marked:
             # A commit since the restore has reported it. Its older records begin at the marker.
             if marker is not None:

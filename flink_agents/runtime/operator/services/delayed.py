@@ -296,11 +296,10 @@ class Delays(KeyService):
         # All of it in one call of Flink: a checkpoint has an event delayed, or as an input, never both.
         due_inputs, head.delayed_due = self._state.delayed.pop(most, until)
         for packed in due_inputs:
-            self._state.pending.put_input(head.next_pending, packed)
+            number = self._state.put_input(head, packed)
             if self._low is not None:
-                self._low.delayed(key_text, head.next_pending, read_input(self._shared.codec, packed)[1])
-            head.next_pending += 1
-        self._state.head.update(head.pack())
+                self._low.delayed(key_text, number, read_input(self._shared.codec, packed)[1])
+        self._state.write(head)
         if head.delayed_due is not None:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))
 

@@ -140,7 +140,7 @@ class SignalService(KeyService):
         elif signal.id is not None:
             signals.mailbox.seen[signal.id] = new.until
         self._write(signals, timers)
-        self._state.head.update(head.pack())
+        self._state.write(head)
         return stored
 
     def _stored_form(self, signal: Signal, key_text: str, out: Emission) -> StoredSignal | None:
@@ -419,7 +419,7 @@ class SignalService(KeyService):
     def _write_head(self, head: Head, key_text: str) -> None:
         """Write a head, unless only signals ever came for the key, and none is left."""
         if head.is_unused:
-            self._state.head.clear()
+            self._state.remove(head)
             self.operator.cache.remove_key(key_text)
         else:
-            self._state.head.update(head.pack())
+            self._state.write(head)

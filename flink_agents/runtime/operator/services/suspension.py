@@ -203,7 +203,7 @@ class SuspendedRuns(KeyService):
             self.wake_blocking(head, key_text)
         # Replay them: new code may have another timeout, or may not wait any more.
         if self._wake_of_other_code(head, key_text):
-            self._state.head.update(head.pack())
+            self._state.write(head)
         if self.has_turn(head):
             return False
         for run in head.suspended:
@@ -251,7 +251,7 @@ class SuspendedRuns(KeyService):
             return
         # It was suspended at the moment when a user wanted it to end.
         if head.ends and self.wake_marked(head, key_text):
-            self._state.head.update(head.pack())
+            self._state.write(head)
         # First: the next actor reads all inputs from state, also those that this one had chosen.
         operator.withdraw(actor)
         if self.has_turn(head):
@@ -271,7 +271,7 @@ class SuspendedRuns(KeyService):
         # Before an actor exists, which writes the head at its first commit: a checkpoint until then must not
         # have a wake-up that no head lists.
         if self.wake_due(head, key_text):
-            self._state.head.update(head.pack())
+            self._state.write(head)
         self._register_again(head, at, timers)
         self.resume_woken(head, key_text, self.operator.actors.get(key_text), timers)
 
@@ -344,7 +344,7 @@ class SuspendedRuns(KeyService):
             has_woken = self._wake_searched(head, key_text)
         # The new wake-ups are in the head, so both are written in one call of Flink.
         if has_woken:
-            self._state.head.update(head.pack())
+            self._state.write(head)
 
     def _wake_searched(self, head: Head, key_text: str) -> bool:
         """Wake the runs that free the key, once for each key whose earlier records may be in the store."""
@@ -367,7 +367,7 @@ class SuspendedRuns(KeyService):
         """Resume the runs of a key with an actor that another submission of the job has suspended."""
         head = actor.head
         if self._wake_of_other_code(head, actor.key_text):
-            self._state.head.update(head.pack())
+            self._state.write(head)
             self.resume_woken(head, actor.key_text, actor, timers)
 
     def resume_woken(self, head: Head, key_text: str, actor: KeyActor | None, timers: Timers) -> None:
