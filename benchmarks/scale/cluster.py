@@ -34,6 +34,9 @@ OPTIONS = {
     "execution.checkpointing.interval": "1 h",
     "execution.checkpointing.timeout": "30 min",
     "execution.checkpointing.incremental": "true",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000",
+    "restart-strategy.fixed-delay.delay": "1 s",
     "heartbeat.interval": "2 s",
 }
 
@@ -110,16 +113,8 @@ class ScaleJob:
             for thread in process.threads():
                 os.sched_setaffinity(thread.id, {cores[number % len(cores)]})
 
-    def submit(self, *arguments: str, parallelism: int) -> None:
-        """Submit the job.
-
-        Args:
-            arguments: Those of the script, except the folder.
-            parallelism: Its parallelism.
-        """
-        workload, inputs, keys, probed, options = arguments
-        words = [workload, inputs, keys, str(self._folder), probed, options]
-        request = JobRequest(SCRIPT, words, parallelism=parallelism, detached=True)
+    def submit(self, request: JobRequest) -> None:
+        """Submit the job."""
         lines: list[str] = []
         client = self._folder / "client"
         submission = Submission(request, self._rest.host_and_port, None, lines.append, client)
@@ -227,15 +222,18 @@ def running_job(
         options: Options of Flink.
     """
     layout = layout or Layout()
+    flink = {**OPTIONS, **(options or {})}
     with tempfile.TemporaryDirectory(prefix="scale-") as folder:
         cluster = StandaloneCluster(Path(folder) / "cluster")
         try:
-            cluster.start(layout.taskmanagers, layout.slots, _free_port(), {**OPTIONS, **(options or {})})
+            cluster.start(layout.taskmanagers, layout.slots, _free_port(), flink)
             job = ScaleJob(cluster, Path(folder))
             if layout.pinned:
                 job.pin()
-            arguments = (workload, str(inputs), str(keys), str(int(probed)), json.dumps(dict(config or {})))
-            job.submit(*arguments, parallelism=layout.taskmanagers * layout.slots)
+            sizes = (workload, str(inputs), str(keys), folder, str(int(probed)))
+            words = (*sizes, json.dumps(dict(config or {})))
+            parallelism = layout.taskmanagers * layout.slots
+            job.submit(JobRequest(SCRIPT, words, parallelism=parallelism, detached=True, options=flink))
             yield job
         finally:
             status = cluster.status()
