@@ -118,7 +118,8 @@ class ScaleJob:
         lines: list[str] = []
         client = self._folder / "client"
         submission = Submission(request, self._rest.host_and_port, None, lines.append, client)
-        status, job_id = submission.wait_for_end(), submission.jobs.get()
+        status = submission.wait_for_end()
+        job_id = submission.jobs.get()
         if status != 0 or job_id is None:
             raise SystemExit("\n".join([f"flink run ended with {status}", *lines, *submission.traceback]))
         self._id = job_id

@@ -28,7 +28,8 @@ from benchmarks.scale.job import EVERY
 from benchmarks.scale.model import InputCost, Line, Prediction, million
 
 PARTS = ("layouts", "keys", "suspended")
-ONE_PROCESS, ONE_CORE = Layout(), Layout(pinned=True)
+ONE_PROCESS = Layout()
+ONE_CORE = Layout(pinned=True)
 PREDICTED = (Layout(1, 2), Layout(2, 1), Layout(2, 1, pinned=True))
 LAYOUTS = (ONE_PROCESS, ONE_CORE, *PREDICTED)
 KEYS_OF_LAYOUTS = 5000
@@ -75,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workload", choices=("count", "durable"), help="of the layouts; default: both")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of all layouts; default: 1")
     parser.add_argument("--events", type=int, default=160_000, help="inputs of a layout; default: 160,000")
-    parser.add_argument("--keys", type=int, default=300_000, help="default: 300,000")
-    parser.add_argument("--suspended", type=int, default=100_000, help="suspended runs; default: 100,000")
+    parser.add_argument("--keys", type=int, default=100_000, help="default: 100,000")
+    parser.add_argument("--suspended", type=int, default=50_000, help="suspended runs; default: 50,000")
     parser.add_argument(
         "--backend", choices=("rocksdb", "hashmap"), default="rocksdb", help="default: rocksdb"
     )
@@ -179,9 +180,9 @@ def _between(first: Sample, last: Sample) -> Figures:
 
 
 def _cost(layouts: dict[str, Figures]) -> InputCost:
-    alone, on_core = layouts[str(ONE_PROCESS)], layouts[str(ONE_CORE)]
-    rates = alone["inputs_per_second"], on_core["inputs_per_second"]
-    return InputCost(1 / rates[0], 1 / rates[1], alone["journal_bytes_per_input"])
+    alone = layouts[str(ONE_PROCESS)]
+    rate_on_core = layouts[str(ONE_CORE)]["inputs_per_second"]
+    return InputCost(1 / alone["inputs_per_second"], 1 / rate_on_core, alone["journal_bytes_per_input"])
 
 
 # -- keys and suspended runs --------------------------------------------------------------
