@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
         from benchmarks.peers.command import main as peers
 
         sys.exit(peers(words[1:]))
+    if words[:1] == ["scale"]:
+        from benchmarks.scale.command import main as scale
+
+        sys.exit(scale(words[1:]))
     parser = _parser()
     options = parser.parse_args(words)
     case = CASES[options.case]
@@ -58,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Runs a case beside its baseline, rounds interleaved, and prints one JSON object. "
-        "For other systems with one workload: python -m benchmarks peers --help",
+        "For other systems with one workload: python -m benchmarks peers --help. "
+        "For layouts of a cluster, many keys and suspended runs: python -m benchmarks scale --help",
         epilog="cases:\n" + "\n".join(f"  {name:{width}}{case.meaning}" for name, case in CASES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

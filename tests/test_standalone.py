@@ -157,22 +157,24 @@ def test_a_cluster_that_lost_its_job_manager_starts_with_what_it_was_given(
     cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = cluster.directory / "conf" / "config.yaml"
-    monkeypatch.setattr(cluster, "_launch_daemon", lambda home, daemon: None)
+    launched: list[str] = []
+    monkeypatch.setattr(cluster, "_launch_daemon", lambda home, daemon: launched.append(daemon))
     monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: None)
 
-    def started(**given: Any) -> tuple[Any, Any]:
+    def started(**given: Any) -> tuple[int, Any, Any]:
         config.write_text(yaml.safe_dump({"rest": {"port": standalone._free_port()}}))
+        launched.clear()
         cluster.start(**given)
-        return cluster._configured_value("taskmanager.numberOfTaskSlots"), cluster._configured_value(
-            "my.option"
-        )
+        slots = cluster._configured_value("taskmanager.numberOfTaskSlots")
+        return launched.count("taskexecutor"), slots, cluster._configured_value("my.option")
 
-    assert started() == (4, None)
-    assert started(slots=3, options={"my.option": "a"}) == (3, "a")
-    assert started() == (3, "a"), "all processes have died since"
-    assert started(slots=2) == (2, "a")
+    assert started() == (2, 2, None), "as many slots as before, in two processes"
+    assert cluster._configured_value("taskmanager.load-balance.mode") == "slots", "one process gets all"
+    assert started(taskmanagers=1, slots=3, options={"my.option": "a"}) == (1, 3, "a")
+    assert started() == (1, 3, "a"), "all processes have died since"
+    assert started(slots=4) == (1, 4, "a")
     cluster.stop()
-    assert started() == (4, None)
+    assert started() == (2, 2, None)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -210,7 +210,7 @@ class ActionStateStore(ABC):
 
         A running job holds a lease on its group. Another job waits, in bounded time: if the lease is renewed
         meanwhile, the other job is rejected; otherwise the lease expires. Attempts of the same job do not
-        wait, nor does an owner wait for its ``ended_jobs``. The lease decides who waits, never who may append.
+        wait, nor does an owner for its ``ended_jobs``. The lease decides who waits, never who may append.
 
         Args:
             owner: The owner that appends. None opens the store to read and to prune, without fencing an

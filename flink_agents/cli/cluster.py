@@ -59,9 +59,11 @@ Options = Annotated[
 @prints_errors
 def cluster_start(
     data: Data = None,
-    taskmanagers: Annotated[int, typer.Option(min=1, help="Number of TaskManagers.")] = 1,
+    taskmanagers: Annotated[
+        int | None, typer.Option(min=1, help="Number of TaskManagers. Default: as before, else 2.")
+    ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Slots of each TaskManager. Default: as before, else 4.")
+        int | None, typer.Option(min=1, help="Slots of each TaskManager. Default: as before, else 2.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="REST port. Default: as before, else 8081.")

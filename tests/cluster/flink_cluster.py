@@ -59,7 +59,7 @@ def small_cluster(directory: Path, **options: str) -> Iterator[ClusterRest]:
     """A cluster of the command line with one slot, at a free port."""
     cluster = StandaloneCluster(directory)
     try:
-        cluster.start(slots=1, port=free_ports(1)[0], options=SMALL | options)
+        cluster.start(1, 1, free_ports(1)[0], SMALL | options)
         address = cluster.status().address
         assert address is not None
         yield ClusterRest(address)

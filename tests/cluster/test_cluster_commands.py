@@ -73,9 +73,9 @@ class Shipped(Agent):
 def cluster_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
     cluster = StandaloneCluster(tmp_path_factory.mktemp("standalone"))
     try:
-        assert cluster.start(slots=2, port=free_ports(1)[0], options=OPTIONS)
+        assert cluster.start(slots=1, port=free_ports(1)[0], options=OPTIONS)
         status = cluster.status()
-        assert (status.running, status.registered, status.free_slots) == (True, 1, 2)
+        assert (status.running, status.registered, status.free_slots) == (True, 2, 2)
         assert not cluster.start(), "it was started twice"
         assert status.address is not None
         yield ClusterRest(status.address)

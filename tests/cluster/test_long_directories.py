@@ -130,7 +130,7 @@ def test_rescaling_from_an_incremental_checkpoint(directory: Path, tmp_path: Pat
     script = tmp_path / "job.py"
     place = None
     try:
-        cluster.start(slots=3, port=free_ports(1)[0], options=MEMORY)
+        cluster.start(1, 3, free_ports(1)[0], MEMORY)
         address = cluster.status().address
         assert address is not None
         cluster_rest = ClusterRest(address)

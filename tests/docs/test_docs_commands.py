@@ -123,7 +123,7 @@ def check_python(snippet: Snippet, arguments: list[str]) -> None:
     if arguments[:2] == ["-m", "benchmarks"]:
         from benchmarks.__main__ import CASES
 
-        assert arguments[2] in {*CASES, "peers"}
+        assert arguments[2] in {*CASES, "peers", "scale"}
     elif arguments[0] == "-m" and arguments[1].startswith("tests."):
         assert find_spec(arguments[1]) is not None, f"no module {arguments[1]}"
     elif arguments[0] == "-m":

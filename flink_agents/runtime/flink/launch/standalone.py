@@ -35,7 +35,10 @@ from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flatten_opti
 
 DEFAULT_DIRECTORY = Path(".flink-agents") / "cluster"
 DEFAULT_PORT = 8081
-DEFAULT_SLOTS = 4
+DEFAULT_TASKMANAGERS = 2
+"""Two processes finish nearly twice as many inputs as two slots of one: each has an interpreter lock."""
+
+DEFAULT_SLOTS = 2
 
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
@@ -60,6 +63,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "heartbeat.interval": "2 s",
     # The maximum age of REST answers and of output files.
     "web.refresh-interval": "1 s",
+    # Subtasks of a job go to different processes; by default, Flink fills one TaskManager first.
+    "taskmanager.load-balance.mode": "slots",
 }
 
 
@@ -105,19 +110,20 @@ class StandaloneCluster:
 
     def start(
         self,
-        taskmanagers: int = 1,
+        taskmanagers: int | None = None,
         slots: int | None = None,
         port: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> bool:
         """Start processes that are not running yet, and return when the cluster accepts jobs.
 
-        If a process has died, the cluster gets the slots and options again that it was started with. If
-        several processes call this for one directory, one of them starts it.
+        If a process has died, the cluster gets what it was started with again. If several processes call
+        this for one directory, one of them starts it.
 
         Args:
-            taskmanagers: The number of TaskManagers; a running cluster gets the missing ones.
-            slots: The number of slots of each TaskManager. Default: as before if a process has died, else 4.
+            taskmanagers: The number of TaskManagers; a running cluster gets the missing ones. Default: as
+                before if the cluster was not stopped, else 2.
+            slots: The number of slots of each TaskManager. Default: as before if a process has died, else 2.
             port: The REST port. Default: as before, else 8081.
             options: Flink's options, which override this class's. Default: as for slots.
 
@@ -135,24 +141,28 @@ class StandaloneCluster:
             raise _unwritable_error(self.directory, error) from error
 
     def _start_missing(
-        self, taskmanagers: int, slots: int | None, port: int | None, options: Mapping[str, Any] | None
+        self,
+        taskmanagers: int | None,
+        slots: int | None,
+        port: int | None,
+        options: Mapping[str, Any] | None,
     ) -> bool:
         self._forget_dead()
         status = self.status()
         running_managers = status.taskmanagers
-        taskmanagers = max(taskmanagers, len(running_managers))
+        arguments = self._start_arguments(taskmanagers, slots, options)
+        wanted = max(int(arguments["taskmanagers"]), len(running_managers))
         if running_managers and (not status.jobmanagers or not self._are_registered(len(running_managers))):
             # They belong to a JobManager that is gone. Their jobs went with it.
             _end_processes(running_managers)
             self._forget_dead()
             running_managers = []
-        missing = taskmanagers - len(running_managers)
+        missing = wanted - len(running_managers)
         if status.jobmanagers and not missing and status.answers:
             return False
         if not status.jobmanagers:
             port = port or self._configured_port() or DEFAULT_PORT
             _check_free(port)
-            arguments = self._start_arguments(slots, options)
             home = self._create_home(port, arguments["slots"], arguments["options"])
             self._arguments_file.write_text(json.dumps(arguments), "utf-8")
             self._launch_daemon(home, "standalonesession")
@@ -160,7 +170,7 @@ class StandaloneCluster:
             home = FlinkHome.create(self.directory)
         for _ in range(missing):
             self._launch_daemon(home, "taskexecutor")
-        self._wait_until_ready(taskmanagers)
+        self._wait_until_ready(wanted)
         return True
 
     @contextmanager
@@ -173,12 +183,15 @@ class StandaloneCluster:
             os.set_inheritable(file.fileno(), False)
             yield
 
-    def _start_arguments(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _start_arguments(
+        self, taskmanagers: int | None, slots: int | None, options: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """Return the arguments of a start; by default, those of a last start without a stop."""
         previous_arguments: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             previous_arguments = json.loads(self._arguments_file.read_text("utf-8"))
         return {
+            "taskmanagers": taskmanagers or previous_arguments.get("taskmanagers") or DEFAULT_TASKMANAGERS,
             "slots": slots or previous_arguments.get("slots") or DEFAULT_SLOTS,
             "options": dict(options or previous_arguments.get("options") or {}),
         }
