@@ -118,5 +118,5 @@ def test_an_input_with_a_durable_call_passes_through_no_more_than_before(tmp_pat
         "action-state.sqlite.path": str(tmp_path / "path.db"),
     }
     calls, files = measured(Paying(), config)
-    assert calls <= 325
+    assert calls <= 312
     assert files <= 42

@@ -141,7 +141,7 @@ class UnknownOutcome:
 
 
 class Feature(Enum):
-    """What calls of a function need, besides the call of an ``async def`` function itself.
+    """A need of the calls of a function, besides the call of an ``async def`` function itself.
 
     Attributes:
         UNKNOWN: A result if their outcome is unknown.
@@ -320,7 +320,7 @@ class DurableCallable(Generic[_P, _T_co]):
 
     @cached_property
     def features(self) -> frozenset[Feature]:
-        """What its calls need."""
+        """The needs of its calls."""
         present = {
             Feature.UNKNOWN: self.unknown is not None,
             Feature.CLIENTS: bool(self.clients),

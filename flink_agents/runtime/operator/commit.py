@@ -93,6 +93,7 @@ class RunCommitter:
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
         self._traces = shared.traces_outputs
+        self._position: bytes | None = None
         observers = shared.telemetry.observers
         self._observes_memory = observers.memory_written is not None or observers.begin_notes is not None
 
@@ -247,7 +248,11 @@ class RunCommitter:
         if journals is None or named is None:
             return
         if journals.is_named:
-            named.put(POSITION, journals.position())
+            position = journals.position()
+            # The commits of one call of Flink mostly see the same one.
+            if position != self._position:
+                named.put(POSITION, position)
+                self._position = position
         else:
             journals.name_store()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -45,9 +45,13 @@ class Appended:
         return [[record.kind for record in records] for records in self.appends]
 
 
-def done(coroutine: Coroutine[Any, Any, None]) -> None:
+def done(appending: Awaitable[None]) -> None:
     """Run what awaits nothing but the store."""
-    asyncio.run(coroutine)
+
+    async def run() -> None:
+        await appending
+
+    asyncio.run(run())
 
 
 def header(seq: int, digest: bytes, job: str = "", **fields: Any) -> Record:

@@ -1,4 +1,4 @@
-"""What durable calls need besides a plain ``async def`` function: each is a stage, which a call has or not.
+"""The stages of durable calls: one for each need besides the call of a plain ``async def`` function.
 
 :func:`call_type` decides once for each set of features which stages a call has. So a call tests for none of
 them on its way.
