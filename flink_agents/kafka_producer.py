@@ -294,9 +294,8 @@ class DirectProducer:
         )
 
     def _apply_answer(self, request: Any, places: list[TopicPartition]) -> None:
-        """Report the acknowledged batches of a request; the others are sent again if that can help."""
-        unanswered = request.exception or errors.UnknownError("the answer lacks a partition")
-        outcomes: dict[TopicPartition, Any] = dict.fromkeys(places, unanswered)
+        """RecordReport the acknowledged batches of a request; the others are sent again if that can help."""
+        outcomes: dict[TopicPartition, Any] = dict.fromkeys(places, request.exception)
         for topic in request.value.responses if request.succeeded() else ():
             for answer in topic.partition_responses:
                 error = errors.for_code(answer.error_code)

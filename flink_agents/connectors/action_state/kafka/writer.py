@@ -332,11 +332,9 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             return
         try:
             sparse: list[tuple[JournalKey, int]] = []
-            seconds = min(self._settings.append_seconds, CLOSE_SECONDS)
             if self._owner is not None:
                 self._claims_writer.write_heartbeat(self._owner)
-                self._producer.wait_for(None, seconds)
-                standing = self._lease.last_look(seconds)
+                standing = self._lease.last_look(min(self._settings.append_seconds, CLOSE_SECONDS))
                 if standing.void or standing.lost:
                     self._failure = stale_error(self._owner)
                 # An owner with nothing to append need not wait for an undecided claim.
@@ -352,7 +350,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 self._write_batch([KafkaWrite(entry) for entry in rewritten_entries])
             else:
                 self._send_dead()
-                self._producer.wait_for(None, seconds)
+                self._producer.wait_for(None, CLOSE_SECONDS)
         except Exception as error:
             # An append will meet the same error, and has a caller that gets it.
             _log.warning("no heartbeat could be written to %s: %s", self._topic, error)

@@ -417,7 +417,7 @@ class ClaimsWriter:
         self._write_record("release", owner.token, True, seconds)
 
     def write_heartbeat(self, owner: Owner) -> None:
-        """Queue the record that an owner is alive; the caller lets the producer send it."""
+        """Write that an owner is alive, without waiting for the acknowledgement."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 
