@@ -12,20 +12,17 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kafka import KafkaProducer, errors as kafka_errors
+from kafka import KafkaProducer, errors
 from kafka.future import Future
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
-# The package's own types lack some of its classes.
-errors: Any = kafka_errors
-
 FORMAT = 2
 """The format of record batches, which all supported brokers have."""
 
 SLICE_SECONDS = 0.2
-"""The longest wait of a thread until it checks if the producer was closed."""
+"""How long a thread waits before it looks if the producer was closed."""
 
 RECORD_BYTES = 100
 """The most bytes of a record besides its key and value."""
@@ -39,7 +36,7 @@ _PartitionData = _TopicData.PartitionProduceData
 
 
 class StoredRecord(NamedTuple):
-    """The position of a stored record.
+    """Where a record is.
 
     Attributes:
         offset: Its offset; negative if the broker does not report it.
@@ -49,7 +46,7 @@ class StoredRecord(NamedTuple):
 
 
 class RecordReport(Future):
-    """The outcome of a record; its value is a :class:`StoredRecord`."""
+    """What becomes of a record; its value is :class:`StoredRecord`."""
 
     __slots__ = ("_producer",)
 
@@ -91,7 +88,7 @@ class _RecordBatch(NamedTuple):
 class DirectProducer:
     """Appends records in order, each once, acknowledged by all in-sync replicas. Thread-safe.
 
-    A record is sent when a thread waits for it, or for another one. A partition has one batch in flight.
+    A record is sent when somebody waits for it, or for another one. A partition has one batch in flight.
 
     Args:
         options: Those of ``KafkaProducer``, by the same names.
@@ -106,8 +103,7 @@ class DirectProducer:
         self._delivery_seconds = config["delivery_timeout_ms"] / 1000
         self._backoff_seconds = config["retry_backoff_ms"] / 1000
         self._request_ms: int = config["request_timeout_ms"]
-        compressors: Any = vars(KafkaProducer)["_COMPRESSORS"]
-        has_library, self._compression = compressors[config["compression_type"]]
+        has_library, self._compression = KafkaProducer._COMPRESSORS[config["compression_type"]]
         if not has_library():
             raise RuntimeError(f"the library of the codec {config['compression_type']} is not installed")
         if isinstance(version := config["api_version"], str):
@@ -295,7 +291,7 @@ class DirectProducer:
 
     def _apply_answer(self, request: Any, places: list[TopicPartition]) -> None:
         """RecordReport the acknowledged batches of a request; the others are sent again if that can help."""
-        outcomes: dict[TopicPartition, Any] = dict.fromkeys(places, request.exception)
+        outcomes: dict[TopicPartition, BaseException | int] = dict.fromkeys(places, request.exception)
         for topic in request.value.responses if request.succeeded() else ():
             for answer in topic.partition_responses:
                 error = errors.for_code(answer.error_code)
