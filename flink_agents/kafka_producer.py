@@ -122,7 +122,6 @@ class DirectProducer:
         self._batches: dict[TopicPartition, _RecordBatch] = {}
         self._requests: list[tuple[Any, list[TopicPartition]]] = []
         self._identity: tuple[int, int] | None = None
-        self._identity_request: Any = None
         self._sequences: dict[TopicPartition, int] = {}
 
     def send(self, topic: str, key: bytes, value: bytes | None, partition: int) -> RecordReport:
@@ -152,8 +151,7 @@ class DirectProducer:
                 try:
                     if self._closed or not self._has_work():
                         return
-                    if report is None or not report.is_done:
-                        self._work(slice_end)
+                    self._work(slice_end)
                 finally:
                     self._working.release()
 
@@ -207,22 +205,19 @@ class DirectProducer:
             return Future().failure(error)
 
     def _ask_for_identity(self, deadline: float) -> None:
-        """Get an identity, by which brokers recognize repeated batches; wait for it until ``deadline``."""
-        request = self._identity_request
-        if request is None:
-            node = self._client.least_loaded_node(bootstrap_fallback=True)
-            request = self._identity_request = self._send_request(
-                node, InitProducerIdRequest(None, 0, -1, -1, min_version=0, max_version=4)
-            )
+        """Get an identity, by which brokers recognize repeated batches. If none comes, ask again later."""
+        node = self._client.least_loaded_node(bootstrap_fallback=True)
+        request = self._send_request(
+            node, InitProducerIdRequest(None, 0, -1, -1, min_version=0, max_version=4)
+        )
         self._poll(deadline, request)
-        if not request.is_done:
-            return
-        self._identity_request = None
-        error = errors.for_code(request.value.error_code)() if request.succeeded() else request.exception
-        if isinstance(error, errors.NoError):
+        error: BaseException | None = request.exception
+        if request.succeeded() and (code := request.value.error_code):
+            error = errors.for_code(code)()
+        if request.succeeded() and error is None:
             self._identity = request.value.producer_id, request.value.producer_epoch
             self._sequences.clear()
-        elif isinstance(error, errors.RetriableError):
+        elif error is None or isinstance(error, errors.RetriableError):
             self._poll(time.monotonic() + self._backoff_seconds)
         else:
             for records in self._waiting.values():
