@@ -186,7 +186,7 @@ def test_no_layer_names_what_is_above_it() -> None:
 
 def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
     """Else a layer would reach others through it."""
-    free = {"sqlite_files", "redaction", "kafka_clients", "kafka_producer", "foreign_imports"}
+    free = {"sqlite_files", "redaction", "kafka_clients", "foreign_imports"}
     imported = {imported_name for name in free for imported_name in imports()[f"flink_agents.{name}"]}
     package_imports = {
         imported_name for imported_name in imported if imported_name.startswith("flink_agents")

@@ -94,7 +94,7 @@ class Line:
         carries_requests: bool,
         answered: Callable[[Any], Any] = lambda answer: answer,
     ) -> None:
-        client: Any = store._producer._client
+        client: Any = store._producer._sender._client  # type: ignore[attr-defined]
         self._send = client.send
         self._carries = carries_requests
         self._answered = answered

@@ -16,9 +16,7 @@ from flink_agents.api.settings.stores import read_options
 from flink_agents.kafka_clients import UnreadableCodecError, consumer_class
 
 if TYPE_CHECKING:
-    from kafka import KafkaAdminClient, KafkaConsumer
-
-    from flink_agents.kafka_producer import DirectProducer
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 OWN_OPTIONS = frozenset(
     (
@@ -116,14 +114,18 @@ class KafkaSettings:
         """Return an admin client of kafka-python."""
         return self._create_client("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
 
-    def create_producer(self) -> DirectProducer:
+    def create_producer(self) -> KafkaProducer:
         """Return a producer that writes in order, each record once, acknowledged by all in-sync replicas."""
         return self._create_client(
-            "DirectProducer",
+            "KafkaProducer",
+            acks="all",
+            enable_idempotence=True,
             max_request_size=self.message_bytes,
             batch_size=SLACK_BYTES,
             delivery_timeout_ms=int(self.append_seconds * 1000),
             request_timeout_ms=request_ms(self.append_seconds),
+            max_block_ms=int(self.append_seconds * 1000),
+            metrics_enabled=False,
         )
 
     def create_consumer(self) -> KafkaConsumer:
@@ -143,16 +145,13 @@ class KafkaSettings:
     def _create_client(self, name: str, **options: Any) -> Any:
         try:
             import kafka
-
-            from flink_agents.kafka_producer import DirectProducer
         except ImportError as error:
             raise StoreUnavailableError(
                 "the store kafka needs the package kafka-python",
                 found=str(error),
                 fix=f"{install_command('kafka')}, in the workers of the cluster as well",
             ) from error
-        classes = {"KafkaConsumer": consumer_class(), "DirectProducer": DirectProducer}
-        client_class = classes.get(name) or getattr(kafka, name)
+        client_class = consumer_class() if name == "KafkaConsumer" else getattr(kafka, name)
         default_config = client_class.DEFAULT_CONFIG
         redaction.add_secrets(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
         client_options = {

@@ -46,6 +46,7 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, q
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from flink_agents.connectors.action_state.threaded import ThreadedStore
+from flink_agents.kafka_clients import close_producer
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self._scanner = Scanner(self.settings, self._topic, reader_claims, self._garbage, token)
         opened.append(self._scanner.close)
         self._producer = self.settings.create_producer()
-        opened.append(self._producer.close)
+        opened.append(functools.partial(close_producer, self._producer, 0.0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: an owner that appends has described the topic before.
         ends = self._read_ends()

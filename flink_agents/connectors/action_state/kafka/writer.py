@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 from typing_extensions import override
 
@@ -51,7 +52,7 @@ from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, 
 from flink_agents.connectors.action_state.kafka.ownership.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable_error
 from flink_agents.connectors.action_state.kafka.topics import Topic
-from flink_agents.kafka_producer import DirectProducer, RecordReport
+from flink_agents.kafka_clients import close_producer
 
 _log = bounded_logger("flink_agents.store")
 
@@ -108,12 +109,12 @@ class _Sent(NamedTuple):
     Attributes:
         batch: Its partition and key.
         writes: The writes that it contains.
-        report: What becomes of its record.
+        report: The future of kafka-python with the metadata of its record.
     """
 
     batch: Batch
     writes: list[KafkaWrite]
-    report: RecordReport
+    report: Any
 
 
 class KafkaWriter(GroupWriter[KafkaWrite]):
@@ -122,7 +123,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
     Args:
         settings: Settings of the store.
         journals: The journal topic.
-        producer: The producer.
+        producer: The producer; from now on, only this thread uses it.
         claims: The claims; from now on, only this object reads them.
         owner: The owner that appends; None for a writer that only removes, and needs no claim.
         claims_writer: Writes heartbeats.
@@ -137,7 +138,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         self,
         settings: KafkaSettings,
         journals: Topic,
-        producer: DirectProducer,
+        producer: KafkaProducer,
         claims: Claims,
         owner: Owner | None,
         claims_writer: ClaimsWriter,
@@ -246,7 +247,9 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         dead = self._garbage.take_dead()
         for number, (partition, key) in enumerate(dead):
             try:
-                sent = self._producer.send(self._topic, key=pack_key(key), value=None, partition=partition)
+                sent: Any = self._producer.send(
+                    self._topic, key=pack_key(key), value=None, partition=partition
+                )
             except Exception as error:
                 # An append's caller gets the error. In this order: a removal comes after the removed records.
                 self._garbage.put_back(dead[number:])
@@ -350,7 +353,6 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 self._write_batch([KafkaWrite(entry) for entry in rewritten_entries])
             else:
                 self._send_dead()
-                self._producer.wait_for(None, CLOSE_SECONDS)
         except Exception as error:
             # An append will meet the same error, and has a caller that gets it.
             _log.warning("no heartbeat could be written to %s: %s", self._topic, error)
@@ -382,7 +384,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             _log.warning("the end of an owner could not be written to %s: %s", self._topic, error)
         finally:
             try:
-                self._producer.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
+                close_producer(self._producer, ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
             except Exception as error:  # Brokers that are away do not take the rest.
                 _log.warning("the producer of topic %s was not closed in order: %s", self._topic, error)
             self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)

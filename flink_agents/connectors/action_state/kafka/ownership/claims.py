@@ -48,7 +48,7 @@ from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import UnreadableCodecError
 
 if TYPE_CHECKING:
-    from flink_agents.kafka_producer import DirectProducer
+    from kafka import KafkaProducer
 
 _log = bounded_logger("flink_agents.store")
 
@@ -393,7 +393,7 @@ class ClaimsWriter:
         settings: Settings of the store: the timeouts of writes.
     """
 
-    def __init__(self, producer: DirectProducer, topic: Topic, settings: KafkaSettings) -> None:
+    def __init__(self, producer: KafkaProducer, topic: Topic, settings: KafkaSettings) -> None:
         self._producer = producer
         self._topic = topic.name
         self._settings = settings
