@@ -439,7 +439,7 @@ def _find_parts(value: Any) -> Iterator[_Part]:
     elif isinstance(value, FunctionType):
         yield from _parts_of_function(value)
     elif isinstance(value, type):
-        for name, attribute in vars(value).items():
+        for name, attribute in list(vars(value).items()):
             inner = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
             yield _Part(inner, f"the class attribute {value.__qualname__}.{name}")
     elif isinstance(value, functools.partial):

@@ -165,7 +165,7 @@ def _class_parts(value: type) -> Iterator[str]:
         yield f"{fields} {vars(value).get(fields)!r}"
     if issubclass(value, Enum):
         yield f"members {[(name, repr(member.value)) for name, member in value.__members__.items()]}"
-    for name, attribute in vars(value).items():
+    for name, attribute in list(vars(value).items()):
         function = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
         if isinstance(function, FunctionType):
             yield f"{name} {digest_code(function.__code__).hex()} {function.__defaults__!r}"
@@ -186,10 +186,10 @@ def announcement(module: ModuleType) -> str | None:
 
 
 def classes_of(module: ModuleType) -> dict[str, type]:
-    """Return the classes that a main script defines."""
+    """Return the classes that a main script defines. Another task may bind names in the module meanwhile."""
     return {
         name: value
-        for name, value in vars(module).items()
+        for name, value in list(vars(module).items())
         if isinstance(value, type) and value.__module__ == MAIN
     }
 

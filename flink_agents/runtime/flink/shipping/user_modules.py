@@ -335,7 +335,7 @@ def _used_modules(name: str, module: ModuleType) -> set[str] | None:
     used = set(mentioned_modules(name, module, note.mentions))
     used |= {package for module_name in used for package in packages_of(module_name)}
     # An import binds a module in its package, which need not use it.
-    bound = {f"{name}.{variable}" for variable in vars(module)} - {
+    bound = {f"{name}.{variable}" for variable in list(vars(module))} - {
         f"{name}.{mention}" for mention in note.mentions
     }
     return used - bound
