@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import pytest
 
-MOST_THREADS = 40
-"""With more threads after a test, what it has left is collected."""
+MORE_THREADS = 40
+"""When a process has this number of threads more than before, what tests have left is collected."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,7 +30,21 @@ def pytest_collection() -> Iterator[object]:
         gc.freeze()
 
 
+class _Threads:
+    """The threads of the process.
+
+    Attributes:
+        fewest: Their least number since the last collection.
+    """
+
+    fewest = 0
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    if threading.active_count() > MOST_THREADS:
+    present = threading.active_count()
+    _Threads.fewest = min(_Threads.fewest, present)
+    if present > _Threads.fewest + MORE_THREADS:
         gc.collect()
+        # They end soon. Those that stay do not cause a collection after each test.
+        _Threads.fewest = present
