@@ -199,13 +199,18 @@ def measure(
         "difference": _summaries(_compare(case, "difference", ours, beside)),
     }
     report["targets"] = [target.judge(report) for target in case.targets]
-    report["machine"] = {
+    report["machine"] = describe_machine(load)
+    return report
+
+
+def describe_machine(load: float) -> dict[str, Any]:
+    """Return what a report says about this machine; ``load`` is its load average before the measurement."""
+    return {
         "cpus": os.cpu_count(),
         "load": load,
         "python": platform.python_version(),
         "system": platform.platform(),
     }
-    return report
 
 
 def run_job(arguments: list[str]) -> Figures:

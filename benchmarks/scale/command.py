@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.report import describe_machine
 from benchmarks.scale.cluster import Layout, Sample, ScaleJob, running_job
 from benchmarks.scale.job import EVERY
 from benchmarks.scale.model import InputCost, Line, Prediction, million
@@ -109,12 +109,7 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     if {"layouts", "keys"} <= set(parts):
         report["million"] = _million(report)
     report["predictions"] = [prediction.judge() for prediction in predictions]
-    report["machine"] = {
-        "cpus": os.cpu_count(),
-        "load": load,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
+    report["machine"] = describe_machine(load)
     return report
 
 
